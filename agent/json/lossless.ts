@@ -1,0 +1,51 @@
+/**
+ * JSON without loss: numbers that JavaScript cannot hold exactly (libvirt counters, resource versions of
+ * other people's fields, 1.0 that must stay 1.0) survive a round trip.
+ */
+import { isLosslessNumber, LosslessNumber, parse, stringify } from 'lossless-json';
+
+export type JsonValue =
+  | null
+  | boolean
+  | number
+  | string
+  | LosslessNumber
+  | JsonValue[]
+  | { [key: string]: JsonValue };
+
+export class JsonTooLarge extends Error {
+  override readonly name = 'JsonTooLarge';
+}
+
+/** Numbers become JavaScript numbers only when writing them again gives the same text. */
+function exactNumber(text: string): number | LosslessNumber {
+  const value = Number(text);
+  return String(value) === text ? value : new LosslessNumber(text);
+}
+
+/**
+ * Parses `text`. Throws JsonTooLarge beyond `maxBytes` (UTF-16 units count as bytes) and SyntaxError for
+ * what is not JSON.
+ */
+export function parseJson(text: string, maxBytes: number): JsonValue {
+  if (text.length > maxBytes) throw new JsonTooLarge(`JSON of ${text.length} bytes exceeds ${maxBytes}`);
+  return parse(text, undefined, {
+    parseNumber: exactNumber,
+    onDuplicateKey: ({ newValue }) => newValue,
+  }) as JsonValue;
+}
+
+export function stringifyJson(value: unknown): string {
+  const text = stringify(value);
+  if (text === undefined) throw new TypeError('value has no JSON form');
+  return text;
+}
+
+/** Deep copy that keeps lossless numbers. */
+export function cloneJson<T>(value: T): T {
+  if (Array.isArray(value)) return value.map(cloneJson) as T;
+  if (value !== null && typeof value === 'object' && !isLosslessNumber(value)) {
+    return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, cloneJson(v)])) as T;
+  }
+  return value;
+}

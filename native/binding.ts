@@ -1,0 +1,321 @@
+/**
+ * The native addon as TypeScript sees it. Everything that needs a kernel interface which Node does not
+ * offer is here and nothing else; decisions are not.
+ *
+ * Conventions
+ * - A descriptor is a plain number. Whoever receives one owns it and closes it with {@link Native.close}.
+ * - `caps` is a bit mask of kernel capability numbers. The privileged thread raises exactly these for
+ *   the call and lowers them before the promise settles.
+ * - Every failure is a {@link NativeError}. After a failure nothing differs from before the call unless
+ *   `unchanged` is false.
+ * - `deadlineMs` bounds the call; exceeding it gives ETIMEDOUT.
+ */
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+/** A failed system call or check. */
+export interface NativeError extends Error {
+  /** Symbolic errno, for instance `EACCES`; `EPERM` for a failed identity check. */
+  readonly code: string;
+  readonly errno: number;
+  /** What was attempted, for instance `openat2 launcher-sock`. */
+  readonly operation: string;
+  /** True when an identity or type check refused, not the kernel. */
+  readonly refused: boolean;
+  /** False when something in the pod may differ from before the call. */
+  readonly unchanged: boolean;
+}
+
+/** Options common to all privileged calls. */
+export interface Call {
+  readonly caps: bigint;
+  readonly deadlineMs: number;
+}
+
+/** Peer of an accepted connection (SO_PEERCRED). */
+export interface Peer {
+  readonly pid: number;
+  readonly uid: number;
+  readonly gid: number;
+}
+
+/** A launcher process and its namespaces, taken together once. Descriptors belong to the caller. */
+export interface Launcher {
+  readonly pidfd: number;
+  /** Mount namespace. */
+  readonly mntns: number;
+  /** Network namespace. */
+  readonly netns: number;
+  readonly pid: number;
+  readonly uid: number;
+  readonly gid: number;
+  /** Inode of the pidfd (pidfs, Linux 6.9): equal for equal processes, never reused; 0n where unknown. */
+  readonly pidfdInode: bigint;
+}
+
+export type EntryState = 'absent' | 'present' | 'refused';
+
+export interface PodState {
+  readonly directory: boolean;
+  readonly launcherSocket: EntryState;
+  readonly unresponsiveMarker: boolean;
+  /** Ascending, at most 1000. */
+  readonly containerDisks: number[];
+  readonly kernelBoot: boolean;
+  readonly containerDiskBinary: boolean;
+}
+
+/** emptyDir volumes of a launcher pod that calls may name. */
+export type PodVolume = 'sockets' | 'public' | 'private' | 'container-disks';
+
+export interface ListeningSocket {
+  readonly fd: number;
+  readonly dev: bigint;
+  readonly ino: bigint;
+}
+
+export interface LinkState {
+  readonly index: number;
+  readonly name: string;
+  readonly kind: string;
+  readonly operstate: string;
+  readonly up: boolean;
+  readonly mac: string;
+  readonly mtu: number;
+  readonly controller: number;
+  readonly addresses: { readonly ip: string; readonly prefixLength: number }[];
+  readonly portLearning?: boolean;
+  readonly routeLocalnet: boolean;
+}
+
+export interface RouteState {
+  readonly destination: string;
+  readonly gateway: string;
+  readonly linkIndex: number;
+  readonly metric: number;
+}
+
+export interface NetworkState {
+  readonly links: LinkState[];
+  readonly routes: RouteState[];
+  readonly sysctls: {
+    readonly ipv4ArpIgnore: number;
+    readonly ipv4Forwarding: boolean;
+    readonly ipv6Forwarding: boolean;
+    readonly ipv4PingGroupStart: number;
+    readonly ipv4PingGroupEnd: number;
+    readonly ipv4UnprivilegedPortStart: number;
+  };
+}
+
+export interface ForwardedPort {
+  readonly protocol: 'tcp' | 'udp' | 'sctp';
+  readonly port: number;
+  /** 0 for a single port. */
+  readonly endPort: number;
+}
+
+/** Desired set-up of one pod link. Link names other than `podInterface` are derived by the addon. */
+export interface AttachmentPlan {
+  readonly podInterface: string;
+  /** tap0 when true, else `tap` + podInterface without its first three characters. */
+  readonly primary: boolean;
+  /** 0..99 */
+  readonly index: number;
+  /** 0 or 1: single queue. */
+  readonly queues: number;
+  readonly binding:
+    | { readonly kind: 'bridge' }
+    | {
+        readonly kind: 'masquerade';
+        /** Network address of the guest's IPv4 network and its prefix length. */
+        readonly ipv4: { readonly network: string; readonly prefixLength: number };
+        readonly ipv6: { readonly network: string; readonly prefixLength: number };
+        readonly ports: readonly ForwardedPort[];
+        readonly istio: boolean;
+        readonly migrationOverTcp: boolean;
+      };
+}
+
+export interface DetachmentPlan {
+  readonly podInterface: string;
+  readonly primary: boolean;
+}
+
+export interface NetworkPlan {
+  readonly attachments: readonly AttachmentPlan[];
+  readonly detachments: readonly DetachmentPlan[];
+  /** Owner and group of taps. */
+  readonly uid: number;
+  readonly gid: number;
+}
+
+/** dev:inode of a network namespace. */
+export interface NamespaceId {
+  readonly dev: bigint;
+  readonly ino: bigint;
+}
+
+export type ClaimableDevice = 'kvm' | 'tun' | 'vhost-net' | 'vhost-vsock';
+export type ClaimOutcome = 'claimed' | 'already-owned' | 'missing';
+export type ContainerDiskState = 'absent' | 'not-listening' | 'ready';
+
+/** One inotify event. `overflow` stands alone and means: look everywhere again. */
+export interface InotifyEvent {
+  readonly wd: number;
+  readonly mask: number;
+  /** Name of the entry, empty for events on the watched directory itself. */
+  readonly name: string;
+}
+
+export interface Native {
+  // Privileges. Called once each, in this order, from the main thread at start.
+
+  /**
+   * Starts privileged threads: keep-caps set, CLONE_FS unshared, permitted set = `permitted`,
+   * effective and inheritable empty, bounding set cut to `permitted`.
+   */
+  startPrivilegedThreads(options: { count: number; permitted: bigint }): void;
+  /** setgroups, setresgid, setresuid for all threads. All but the privileged threads lose every capability. */
+  dropPrivileges(options: { uid: number; gid: number; groups: number[] }): void;
+  /**
+   * For every thread: no_new_privs and its seccomp filter (ordinary or privileged). For the process:
+   * not dumpable, RLIMIT_CORE 0. Does what it can without privileges in the agent (`privileged: false`).
+   */
+  lockDown(options: { privileged: boolean }): void;
+
+  // Privileged calls. Each runs whole on one privileged thread.
+
+  /** Names of the directory `components` below `dirfd`, nothing followed, at most `limit` (else E2BIG). */
+  listDirectory(call: Call, dirfd: number, components: readonly string[], limit: number): Promise<string[]>;
+  /** Adds an inotify watch on a directory below `dirfd`, nothing followed. Resolves to the watch descriptor. */
+  watchDirectory(
+    call: Call,
+    inotify: number,
+    dirfd: number,
+    components: readonly string[],
+    mask: number,
+  ): Promise<number>;
+  podState(call: Call, podsDir: number, podUid: string): Promise<PodState>;
+  /** Connects to the pod's launcher-sock, pins the listener and checks that its cgroup has the pod UID. */
+  pinLauncher(call: Call, podsDir: number, podUid: string): Promise<Launcher>;
+  /** Alive and still in the pod's cgroup; refuses otherwise. */
+  checkLauncher(call: Call, launcher: Launcher, podUid: string): Promise<void>;
+  /** Connects to `volume/name`; the listener must be the pinned process. Non-blocking stream socket. */
+  connectSocket(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    volume: PodVolume,
+    name: string,
+    launcher: Launcher,
+  ): Promise<number>;
+  /** Replaces a stale socket (never a link or another type) and listens, mode 0755, owner uid:gid. */
+  listenSocket(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    volume: PodVolume,
+    name: string,
+    uid: number,
+    gid: number,
+  ): Promise<ListeningSocket>;
+  /** Unlinks `volume/name` if it is still that inode. False when it was not there or another one. */
+  unlinkSocket(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    volume: PodVolume,
+    name: string,
+    inode: { readonly dev: bigint; readonly ino: bigint },
+  ): Promise<boolean>;
+  /** Creates the marker unless it exists or launcher-sock accepts a connection (then refused). */
+  markUnresponsive(call: Call, podsDir: number, podUid: string): Promise<boolean>;
+  /** Writes a file atomically into a pod's volume (temporary file, rename). False when equal already. */
+  writeVolumeFile(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    volume: PodVolume,
+    name: string,
+    content: Uint8Array,
+    owner: { readonly uid: number; readonly gid: number; readonly mode: number },
+  ): Promise<boolean>;
+
+  /** `forbidden`: network namespaces that must never be entered (host's, helper's own). */
+  observeNetwork(call: Call, launcher: Launcher, forbidden: readonly NamespaceId[]): Promise<NetworkState>;
+  applyNetwork(
+    call: Call,
+    launcher: Launcher,
+    forbidden: readonly NamespaceId[],
+    plan: NetworkPlan,
+  ): Promise<boolean>;
+
+  containerDiskState(call: Call, podsDir: number, podUid: string, index: number): Promise<ContainerDiskState>;
+  /** `imagePath` empty: the only file of /disk. False when mounted already. */
+  mountContainerDisk(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher,
+    index: number,
+    imagePath: string,
+  ): Promise<boolean>;
+  /** `launcher` null: the process is gone and its mounts with it. Removes disk_<n>.img and .sock files too. */
+  unmountContainerDisks(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher | null,
+  ): Promise<boolean>;
+  claimDevices(
+    call: Call,
+    launcher: Launcher,
+    devices: readonly ClaimableDevice[],
+    uid: number,
+    gid: number,
+  ): Promise<ClaimOutcome[]>;
+
+  // Unprivileged calls.
+
+  close(fd: number): void;
+  /** dev:inode of what a descriptor or a path (at start only) denotes. */
+  namespaceId(path: string): NamespaceId;
+  /** Binds and listens on a unix socket; an old socket at the path is replaced. Mode and group as given. */
+  listenUnix(options: {
+    path: string;
+    type: 'stream' | 'seqpacket';
+    mode: number;
+    gid: number;
+    backlog: number;
+  }): number;
+  /** Accepts on a listening descriptor until stopped. Takes over the descriptor. */
+  acceptConnections(fd: number, onConnection: (fd: number, peer: Peer) => void): { stop(): void };
+  /**
+   * Serves the descriptor channel: each accepted connection carries one request message of at most
+   * `maxBytes`, within `timeoutMs`, then `onRequest`; `reply` sends one status byte and at most one
+   * descriptor (which it closes) and ends the connection.
+   */
+  serveDescriptors(
+    fd: number,
+    options: { maxBytes: number; timeoutMs: number; maxConnections: number },
+    onRequest: (request: Uint8Array, peer: Peer, reply: (status: number, fd: number | null) => void) => void,
+  ): { stop(): void };
+  /** Redeems a ticket on the descriptor channel. A status other than 0 gives an error of that errno. */
+  claimDescriptor(path: string, ticket: Uint8Array, timeoutMs: number): Promise<number>;
+  /** Makes an inotify instance whose events go to `onEvents` in batches. An overflow event has wd -1. */
+  createInotify(onEvents: (events: InotifyEvent[]) => void): { readonly fd: number; close(): void };
+  removeWatch(inotify: number, wd: number): void;
+  /** Calls back once when the process of the pidfd has exited. The descriptor stays the caller's. */
+  onProcessExit(pidfd: number, callback: () => void): { cancel(): void };
+}
+
+/** Loads the addon that `npm run build:native` made. Throws when it is missing. */
+export function loadNative(): Native {
+  const require = createRequire(import.meta.url);
+  const here = dirname(fileURLToPath(import.meta.url));
+  // The sources run from <root>/native, the build from <root>/dist/native.
+  const root = here.includes(join('dist', 'native')) ? join(here, '..', '..') : join(here, '..');
+  return require(join(root, 'build', 'Release', 'privsep.node')) as Native;
+}

@@ -1,0 +1,25 @@
+import { defineConfig } from 'vitest/config';
+
+// Three projects: pure tests run in parallel anywhere; integration, security and end-to-end tests need
+// root and real kernel objects, and share the machine, so they run one file after another.
+export default defineConfig({
+  test: {
+    projects: [
+      {
+        test: {
+          name: 'unit',
+          include: ['test/unit/**/*.test.ts', 'test/vectors/**/*.test.ts'],
+        },
+      },
+      {
+        test: {
+          name: 'root',
+          include: ['test/integration/**/*.test.ts', 'test/security/**/*.test.ts', 'test/e2e/**/*.test.ts'],
+          fileParallelism: false,
+          testTimeout: 60_000,
+          hookTimeout: 60_000,
+        },
+      },
+    ],
+  },
+});
