@@ -24,11 +24,19 @@ function exactNumber(text: string): number | LosslessNumber {
 }
 
 /**
+ * Finds any number that JavaScript might not write again as it was read: fractions, exponents, 16 digits
+ * and more, minus zero. May also match inside a string, which costs only time.
+ */
+const doubtfulNumber = /(?:^|[:,[\s])-?(?:\d+[.eE]|\d{16}|(?<=-)0)/;
+
+/**
  * Parses `text`. Throws JsonTooLarge beyond `maxBytes` (UTF-16 units count as bytes) and SyntaxError for
  * what is not JSON.
  */
 export function parseJson(text: string, maxBytes: number): JsonValue {
   if (text.length > maxBytes) throw new JsonTooLarge(`JSON of ${text.length} bytes exceeds ${maxBytes}`);
+  // The engine's own parser is ten times faster and shares strings; most texts need nothing more.
+  if (!doubtfulNumber.test(text)) return JSON.parse(text) as JsonValue;
   return parse(text, undefined, {
     parseNumber: exactNumber,
     onDuplicateKey: ({ newValue }) => newValue,

@@ -7,7 +7,7 @@ import type { VirtualMachineOptions } from '../../gen/kubevirt/cmd/v1/cmd_pb.js'
 import type { Domain } from '../api/domain.js';
 import type { Vmi, VmiRef } from '../api/vmi.js';
 
-/** Connection to one launcher. Every call has the deadline of wire.md 4.1 and throws a LauncherError. */
+/** Connection to one launcher. Every call has a deadline and throws a LauncherError. */
 export interface LauncherClient {
   ping(): Promise<void>;
   getDomain(): Promise<Domain | undefined>;
@@ -37,6 +37,35 @@ export class LauncherError extends Error {
   }
 }
 
+/**
+ * Thrown by LauncherClients.get: the key has a ghost record of another UID. `alive`: that launcher still
+ * answers, or hangs, so nothing of it may be cleaned up yet.
+ */
+export class GhostRecordConflict extends Error {
+  override readonly name = 'GhostRecordConflict';
+  constructor(
+    message: string,
+    readonly predecessor: VmiRef,
+    readonly alive: boolean,
+  ) {
+    super(message);
+  }
+}
+
+/**
+ * Thrown by LauncherClients.get while attempts are held back after failures (1 s, doubling to 60 s). The
+ * message is that of the last failure; nothing was tried now. Come back after `retryAfterMs`.
+ */
+export class ConnectHeldBack extends Error {
+  override readonly name = 'ConnectHeldBack';
+  constructor(
+    message: string,
+    readonly retryAfterMs: number,
+  ) {
+    super(message);
+  }
+}
+
 export interface LauncherProbe {
   readonly unresponsive: boolean;
   readonly initialized: boolean;
@@ -44,16 +73,27 @@ export interface LauncherProbe {
 
 /** The launcher clients of this node, one per VMI UID. */
 export interface LauncherClients {
-  /** reconcile.md 13.3. */
+  /** Whether the launcher is there (KubeVirt pkg/virt-handler/launcher-clients IsLauncherClientUnresponsive). */
   isUnresponsive(vmi: Vmi | VmiRef): Promise<LauncherProbe>;
   /** Connects if needed: ghost record, connection, notify pipe. Single flight per UID. */
   get(vmi: Vmi | VmiRef): Promise<LauncherClient>;
   /** get, then Ping. */
   getVerified(vmi: Vmi | VmiRef): Promise<LauncherClient>;
-  /** Closes the connection and the notify pipe, deletes the ghost record if its UID is this one. */
+  /**
+   * Closes the connection and the notify pipe and forgets when the launcher was first looked for. The
+   * ghost record stays, so that a cleanup that fails half-way is found again after a restart. Nothing
+   * happens for an empty UID.
+   */
   close(vmi: VmiRef): Promise<void>;
+  /** Deletes the ghost record of the key if its UID is this one: the very last step of a cleanup. */
+  forget(vmi: VmiRef): Promise<void>;
   /** Milliseconds since the epoch when the launcher was first looked for without success; undefined if not known. */
   notInitializedSince(uid: string): number | undefined;
+}
+
+/** The launcher's pod: its process found, checked and held, its cgroup known. Idempotent. */
+export interface LauncherPods {
+  identify(vmi: Vmi): Promise<void>;
 }
 
 export interface ContainerDisks {
@@ -71,10 +111,11 @@ export interface DiskChecksums {
   readonly initrd?: number;
 }
 
-/** Hotplugged volumes. `mount` throws WaitingForHotplugMount or NotExist as reconcile.md 5.2 tells apart. */
+/** Hotplugged volumes. `mount` throws WaitingForHotplugMount for a volume that is not there yet, NotExist for one that is gone. */
 export interface HotplugVolumes {
   mount(vmi: Vmi): Promise<void>;
-  unmount(vmi: Vmi): Promise<void>;
+  /** Unmounts what the spec no longer wants, but for the volumes that the domain still has `attached`. */
+  unmount(vmi: Vmi, attached: ReadonlySet<string>): Promise<void>;
   unmountAll(vmi: VmiRef): Promise<void>;
   isMounted(vmi: Vmi, volume: string, attachmentPodUid: string): Promise<boolean>;
 }
@@ -104,7 +145,7 @@ export interface NetStat {
 }
 
 export interface DeviceOwnership {
-  /** reconcile.md 18, in order. */
+  /** Gives the launcher its devices and files, in the order of KubeVirt pkg/virt-handler/controller.go setupDevicesOwnerships. */
   claim(vmi: Vmi): Promise<void>;
 }
 
@@ -154,11 +195,48 @@ export interface VmiStore {
 }
 export interface DomainStore {
   get(key: string): Domain | undefined;
+  /** Stores what a launcher answered; tells the queue as an event would. */
+  put(key: string, domain: Domain): void;
   delete(key: string): void;
   keys(): string[];
 }
 export interface GhostRecords {
   lastKnownUid(key: string): string | undefined;
+}
+
+/** What this node keeps for a VMI beside the domain: ghost record, launcher client, mounts. */
+export interface LocalState {
+  holds(vmi: VmiRef): Promise<boolean>;
+}
+
+/** The part of the work queue that a pass uses on its own key. */
+export interface Requeue {
+  /** The earliest pending time of a key wins. */
+  addAfter(key: string, milliseconds: number): void;
+  addRateLimited(key: string): void;
+}
+
+/** Own writes whose event has not come back yet. */
+export interface WriteExpectations {
+  satisfied(key: string): boolean;
+  set(key: string, adds: number, deletes: number): void;
+  delete(key: string): void;
+}
+
+export interface LoopMetrics {
+  /** kubevirt_vmi_sync_total: one successful write of the VMI. */
+  vmiSynced(vmi: VmiRef): void;
+  /** Drops the series of a VMI that is no longer in the local store. */
+  forgetVmi(key: string): void;
+  /** kubevirt_vmi_guest_os_panic_total. */
+  guestPanicked(vmi: VmiRef, type: string, bugcheckCode: string): void;
+}
+
+/** Who did a step of a VM's start. */
+export type Actor = 'agent' | 'helper' | 'launcher' | 'api';
+/** Notes when each step of a VM's life happened. Steps come again on every pass; the first one counts. */
+export interface Timeline {
+  mark(vmi: VmiRef, step: string, who: Actor): void;
 }
 
 export interface Clock {

@@ -1,0 +1,284 @@
+/** The agent put together: who gets what, in which order it starts and stops. */
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Native } from '../native/binding.js';
+import {
+  HostFacts,
+  NoBackupTrackers,
+  NoDownwardMetrics,
+  NoMetrics,
+  NoMigrationProxy,
+  NoNodeHooks,
+  NoTuning,
+} from './absent/areas.js';
+import { type VmiRef, vmiKey } from './api/vmi.js';
+import { isGateOn } from './cluster/config.js';
+import { ClusterConfigWatch } from './cluster/watch.js';
+import { HelperDeviceOwnership } from './devices/ownership.js';
+import { GhostRecordStore } from './domains/ghost-records.js';
+import { DomainStore } from './domains/store.js';
+import { DomainWatcher } from './domains/watcher.js';
+import type { Flags } from './flags.js';
+import { NativeDescriptorChannel } from './helper/descriptors.js';
+import { createHelperTransport, HelperClient } from './helper/helper-client.js';
+import { LauncherPods } from './helper/launcher-pods.js';
+import { ClientRateLimiter } from './kube/client-rate-limiter.js';
+import { Expectations } from './kube/expectations.js';
+import { Informer, resyncPeriodMs } from './kube/informer.js';
+import { loadKubeConfig } from './kube/kube-config.js';
+import { checkObject, type KubeObject } from './kube/objects.js';
+import { KubeEventRecorder } from './kube/recorder.js';
+import { kubeVirtResource, vmiResource } from './kube/resources.js';
+import { RestClient } from './kube/rest.js';
+import { slimVmi } from './kube/slim-vmi.js';
+import { systemTimers } from './kube/timers.js';
+import { decodeVmi, sourceSelector, VmiClient } from './kube/vmi-api.js';
+import { runWorkers } from './kube/workers.js';
+import { WorkQueue } from './kube/workqueue.js';
+import { LauncherClients } from './launcher/clients.js';
+import { LauncherConnections } from './launcher/connections.js';
+import { podUidOfSocket } from './launcher/sockets.js';
+import type { Logger } from './log/log.js';
+import { PodNetStat } from './network/pod-netstat.js';
+import { HelperPodNetworks } from './network/pod-networks.js';
+import { NetworkStateStore } from './network/state.js';
+import { NotifyServer } from './notify/server.js';
+import { VmiController } from './reconcile/controller.js';
+import { HelperContainerDisks } from './storage/container-disks.js';
+import { NoHotplugVolumes } from './storage/hotplug.js';
+import type { TimelineRecorder } from './timeline/timeline.js';
+
+const workers = 10;
+const podRecheckMs = 30_000;
+const descriptorClaimMs = 5_000;
+
+export interface AgentOptions {
+  readonly flags: Flags;
+  readonly env: NodeJS.ProcessEnv;
+  readonly native: Native;
+  readonly log: Logger;
+  readonly timeline: TimelineRecorder;
+}
+
+/**
+ * Runs until the signal aborts, then lets the passes under way finish and closes everything. VMs are not
+ * touched by a stop.
+ */
+export async function runAgent(options: AgentOptions, stop: AbortSignal): Promise<void> {
+  const { flags, env, native, log, timeline } = options;
+  const timers = systemTimers();
+  const queue = new WorkQueue(timers);
+
+  // Kubernetes
+  const limiter = new ClientRateLimiter(timers, { qps: flags.kubeApiQps, burst: flags.kubeApiBurst });
+  const rest = new RestClient({
+    kubeConfig: loadKubeConfig(flags.kubeconfig, env),
+    timers,
+    limiter,
+    userAgent: 'virt-handler',
+  });
+  const informerBasics = { rest, timers, logger: log, random: Math.random };
+  const localVmis = new Informer({
+    ...informerBasics,
+    resource: vmiResource,
+    labelSelector: sourceSelector(flags.nodeName),
+    decode: decodeVmi,
+    resyncMs: resyncPeriodMs(Math.random),
+  });
+  const globalVmis = new Informer({
+    ...informerBasics,
+    resource: vmiResource,
+    decode: decodeVmi,
+    transform: slimVmi(flags.nodeName),
+  });
+  const kubeVirts = new Informer<KubeObject>({
+    ...informerBasics,
+    resource: kubeVirtResource,
+    decode: (value) => checkObject(value) as unknown as KubeObject,
+  });
+  const events = new KubeEventRecorder({
+    rest,
+    timers,
+    logger: log,
+    component: 'virt-handler',
+    host: flags.nodeName,
+  });
+  const expectations = new Expectations(timers);
+  const cluster = new ClusterConfigWatch(log, () => {
+    for (const vmi of localVmis.list()) queue.add(vmiKey(vmi.metadata));
+  });
+  kubeVirts.addHandler(cluster);
+
+  // The helper and, through it, the launchers
+  const helper = new HelperClient(
+    createHelperTransport(join(flags.helperDir, 'helper.sock')),
+    new NativeDescriptorChannel(native, join(flags.helperDir, 'fd.sock'), descriptorClaimMs),
+  );
+  const pods = new LauncherPods({ helper, log, recheckIntervalMs: podRecheckMs });
+  const connections = new LauncherConnections(helper, pods);
+  const records = new GhostRecordStore(stateDirectory(flags, 'ghost-records'), log);
+  const domains = new DomainStore((key) => queue.add(key));
+  const notify: NotifyServer = new NotifyServer({
+    helper,
+    sink: { domainEvent: (type, vmi, domain) => watcher.domainEvent(type, vmi, domain) },
+    recorder: events,
+    vmis: globalVmis,
+    metrics: { eventRefused: () => {} },
+    clock: timers,
+    log,
+  });
+  const clients = new LauncherClients({
+    helper,
+    pods,
+    connections,
+    notify,
+    records,
+    nodeName: flags.nodeName,
+    clock: timers,
+    log,
+  });
+  const watcher = new DomainWatcher({
+    helper,
+    pods,
+    clients,
+    notify,
+    records,
+    store: domains,
+    clock: timers,
+    log,
+    resyncSeconds: flags.domainResyncPeriodSeconds,
+    watchdogSeconds: flags.watchdogTimeoutSeconds,
+  });
+  helper.on('restarted', () => {
+    log.info('the helper was restarted: making the notify sockets again');
+    void notify.remake();
+  });
+
+  // What a pass does
+  const networkState = new NetworkStateStore(stateDirectory(flags, 'network-info-cache'), log);
+  const controller = new VmiController({
+    node: {
+      name: flags.nodeName,
+      architecture: goArchitecture(),
+      cpuModel: () => '',
+      topology: () => undefined,
+    },
+    clusterConfig: () => cluster.current(),
+    pluginsJson: () => new Uint8Array(),
+    localVmis,
+    globalVmis,
+    domains,
+    ghostRecords: records,
+    localState: { holds: async (vmi) => records.lastKnownUid(vmiKey(vmi)) === vmi.uid },
+    expectations,
+    queue,
+    clients,
+    pods: clients,
+    containerDisks: new HelperContainerDisks({
+      helper,
+      podsOf: (vmi) => recordedPods(records, vmi),
+      imageVolume: () => isGateOn(cluster.current(), 'ImageVolume'),
+      clock: timers,
+      log,
+    }),
+    hotplug: new NoHotplugVolumes(),
+    networks: new HelperPodNetworks({
+      helper,
+      pods: clients,
+      state: networkState,
+      node: flags.nodeName,
+      agentPodIp: env['MY_POD_IP'],
+      config: () => ({
+        plugins: cluster.current().networkBindings,
+        portRanges: isGateOn(cluster.current(), 'PortRangesSpec'),
+      }),
+      log,
+    }),
+    netStat: new PodNetStat(networkState),
+    devices: new HelperDeviceOwnership({
+      helper,
+      pods: clients,
+      useEmulation: () => cluster.current().useEmulation,
+    }),
+    hypervisor: new NoTuning(),
+    downwardMetrics: new NoDownwardMetrics(),
+    migrationProxy: new NoMigrationProxy(),
+    hooks: new NoNodeHooks(),
+    facts: new HostFacts(),
+    backupTrackers: new NoBackupTrackers(),
+    api: new VmiClient(rest),
+    events,
+    metrics: new NoMetrics(),
+    timeline,
+    clock: timers,
+    log,
+  });
+
+  // Events in
+  const touch = (vmi: { readonly metadata: VmiRef }) => {
+    const key = vmiKey(vmi.metadata);
+    expectations.set(key, 0, 0);
+    queue.add(key);
+  };
+  localVmis.addHandler({ add: touch, update: (_before, after) => touch(after), delete: touch });
+  pods.on('change', (podUid) => {
+    for (const vmi of localVmis.list()) {
+      if (vmi.status.activePods?.[podUid] !== undefined) queue.add(vmiKey(vmi.metadata));
+    }
+  });
+
+  // Start: first what exists is known, then passes begin.
+  const background = [pods.run(stop)];
+  records.load();
+  for (const informer of [kubeVirts, globalVmis, localVmis]) informer.start();
+  const ready = Promise.all([
+    kubeVirts.whenSynced(),
+    globalVmis.whenSynced(),
+    localVmis.whenSynced(),
+    watcher.start(stop),
+  ]);
+  const started = await Promise.race([ready.then(() => true), aborted(stop).then(() => false)]);
+  if (started) {
+    log.info('virt-agent is ready: caches are complete');
+    background.push(watcher.run(stop));
+    for (const key of domains.keys()) if (localVmis.get(key) === undefined) queue.add(key);
+    background.push(runWorkers(workers, queue, log, (key) => controller.execute(key)));
+    await aborted(stop);
+  }
+
+  log.info('virt-agent is stopping: running VMs go on');
+  await queue.shutDown();
+  notify.stop();
+  connections.closeAll();
+  await Promise.all([
+    ...[kubeVirts, globalVmis, localVmis].map((informer) => informer.stop()),
+    ...background,
+  ]);
+  await events.stop();
+  rest.close();
+}
+
+function aborted(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) resolve();
+    else signal.addEventListener('abort', () => resolve(), { once: true });
+  });
+}
+
+/** Owned by the agent alone; nothing of it lies inside a pod. */
+function stateDirectory(flags: Flags, name: string): string {
+  const directory = join(flags.privateDir, name);
+  mkdirSync(directory, { recursive: true, mode: 0o755 });
+  return directory;
+}
+
+function recordedPods(records: GhostRecordStore, vmi: VmiRef): string[] {
+  const record = records.get(vmiKey(vmi));
+  const podUid = record?.uid === vmi.uid ? podUidOfSocket(record.socketFile) : undefined;
+  return podUid === undefined ? [] : [podUid];
+}
+
+/** Go's name of the machine's architecture, as KubeVirt writes it. */
+function goArchitecture(): string {
+  return process.arch === 'x64' ? 'amd64' : process.arch;
+}

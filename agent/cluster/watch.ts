@@ -1,0 +1,38 @@
+/** The cluster configuration as it is now, from the KubeVirt object. */
+import type { KubeObject } from '../kube/objects.js';
+import type { Logger } from '../log/log.js';
+import { type ClusterConfig, parseClusterConfig } from './config.js';
+
+/** Keeps the last good configuration: a KubeVirt object that does not parse changes nothing. */
+export class ClusterConfigWatch {
+  #current: ClusterConfig = parseClusterConfig(undefined);
+
+  constructor(
+    private readonly log: Logger,
+    private readonly onChange: () => void,
+  ) {}
+
+  current(): ClusterConfig {
+    return this.#current;
+  }
+
+  add(object: KubeObject): void {
+    this.#read(object);
+  }
+
+  update(_before: KubeObject, after: KubeObject): void {
+    this.#read(after);
+  }
+
+  /** A KubeVirt object that is deleted takes the VMs' agent with it; until then its configuration holds. */
+  delete(): void {}
+
+  #read(object: KubeObject): void {
+    try {
+      this.#current = parseClusterConfig(object);
+      this.onChange();
+    } catch (error) {
+      this.log.error('the KubeVirt object is not valid; the configuration before stays in force', error);
+    }
+  }
+}

@@ -1,0 +1,219 @@
+import { EventEmitter } from 'node:events';
+import { connect, type ListenOptions, type Socket } from 'node:net';
+import { type DescMethod, getOption, type MessageInitShape } from '@bufbuild/protobuf';
+import { type CallOptions, type Client, Code, createClient, type Transport } from '@connectrpc/connect';
+import { createConnectTransport, Http2SessionManager } from '@connectrpc/connect-node';
+import { declaration } from '../../gen/virtprivsep/privhelper/v1/declaration_pb.js';
+import {
+  type ClaimRequestSchema,
+  type ClaimResult,
+  DeviceService,
+} from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
+import {
+  type HealthResponse,
+  HelperService,
+  type MethodDescription,
+} from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import {
+  type ApplyRequestSchema,
+  NetworkService,
+  type ObserveResponse,
+} from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
+import {
+  type IdentifyResponse,
+  PodService,
+  type WatchResponse,
+} from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import { PodSocket, SocketService } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
+import { type ContainerDiskState, StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
+import type { PodRef } from '../api/pod-ref.js';
+import type { DescriptorChannel } from './descriptors.js';
+import { HelperError, isUnprocessed, toHelperError } from './errors.js';
+import { type PodState, toPodState } from './pod-state.js';
+
+/** Beyond the deadline that a method declares, within which the helper itself gives up and says so. */
+const deadlineMarginMs = 500;
+/** Answers of the helper are small; a larger one is not from the helper. */
+const maxMessageBytes = 4 * 1024 * 1024;
+
+/** Transport to the helper's socket. A lost connection is made anew by the next call. */
+export function createHelperTransport(socketPath: string): Transport {
+  // Nothing is resolved: the URL only fills the :authority header.
+  const baseUrl = 'http://localhost';
+  const sessionManager = new Http2SessionManager(
+    baseUrl,
+    {},
+    { createConnection: () => connect(socketPath) },
+  );
+  return createConnectTransport({
+    baseUrl,
+    httpVersion: '2',
+    sessionManager,
+    acceptCompression: [],
+    readMaxBytes: maxMessageBytes,
+    useBinaryFormat: true,
+  });
+}
+
+/**
+ * Client of the privileged helper: one method for each of its calls. Every call has the deadline that its
+ * protobuf declaration states and throws a HelperError; a helper that is down gives HelperUnavailable.
+ *
+ * Emits `restarted` with the new instance id when another instance of the helper answers than before: what the
+ * old one held (pins, knowledge of notify sockets) is gone.
+ */
+export class HelperClient extends EventEmitter<{ restarted: [instanceId: string] }> {
+  private readonly helper: Client<typeof HelperService>;
+  private readonly pods: Client<typeof PodService>;
+  private readonly sockets: Client<typeof SocketService>;
+  private readonly networks: Client<typeof NetworkService>;
+  private readonly storage: Client<typeof StorageService>;
+  private readonly devices: Client<typeof DeviceService>;
+  private instanceId: string | undefined;
+
+  constructor(
+    transport: Transport,
+    private readonly descriptors: DescriptorChannel,
+  ) {
+    super();
+    this.helper = createClient(HelperService, transport);
+    this.pods = createClient(PodService, transport);
+    this.sockets = createClient(SocketService, transport);
+    this.networks = createClient(NetworkService, transport);
+    this.storage = createClient(StorageService, transport);
+    this.devices = createClient(DeviceService, transport);
+  }
+
+  /** Also notices a restarted helper. */
+  async health(): Promise<HealthResponse> {
+    const response = await call(HelperService.method.health, (options) => this.helper.health({}, options));
+    const before = this.instanceId;
+    this.instanceId = response.instanceId;
+    if (before !== undefined && before !== response.instanceId) this.emit('restarted', response.instanceId);
+    return response;
+  }
+
+  async describe(): Promise<MethodDescription[]> {
+    const { methods } = await call(HelperService.method.describe, (options) =>
+      this.helper.describe({}, options),
+    );
+    return methods;
+  }
+
+  /** States of all launcher pods, `synced`, then changes. Ends with an error when the stream breaks. */
+  async *watchPods(signal: AbortSignal): AsyncGenerator<WatchResponse['event']> {
+    try {
+      for await (const { event } of this.pods.watch({}, { signal })) yield event;
+    } catch (error) {
+      throw toHelperError('PodService.Watch', error);
+    }
+  }
+
+  /** Undefined when the pod has no launcher volumes on this host. */
+  async statPod(podUid: string): Promise<PodState | undefined> {
+    try {
+      const { pod } = await call(PodService.method.stat, (options) => this.pods.stat({ podUid }, options));
+      return pod === undefined ? undefined : toPodState(pod);
+    } catch (error) {
+      if (error instanceof HelperError && error.code === Code.NotFound) return undefined;
+      throw error;
+    }
+  }
+
+  identify(pod: PodRef): Promise<IdentifyResponse> {
+    return call(PodService.method.identify, (options) => this.pods.identify({ pod }, options));
+  }
+
+  async markUnresponsive(pod: PodRef): Promise<boolean> {
+    const method = PodService.method.markUnresponsive;
+    return (await call(method, (options) => this.pods.markUnresponsive({ pod }, options))).changed;
+  }
+
+  async release(pod: PodRef): Promise<boolean> {
+    return (await call(PodService.method.release, (options) => this.pods.release({ pod }, options))).changed;
+  }
+
+  /** A socket connected to the launcher's command server, whose peer is the pinned launcher. */
+  async connectLauncher(pod: PodRef): Promise<Socket> {
+    const method = SocketService.method.connect;
+    const { ticket } = await call(method, (options) =>
+      this.sockets.connect({ pod, socket: PodSocket.LAUNCHER_COMMAND }, options),
+    );
+    return this.redeem(method, ticket?.value, (value) => this.descriptors.connected(value));
+  }
+
+  /** The listening notify socket of the pod, made anew. */
+  async listenNotify(pod: PodRef): Promise<ListenOptions> {
+    const method = SocketService.method.listenNotify;
+    const { ticket } = await call(method, (options) => this.sockets.listenNotify({ pod }, options));
+    return this.redeem(method, ticket?.value, (value) => this.descriptors.listening(value));
+  }
+
+  async closeNotify(pod: PodRef): Promise<boolean> {
+    const method = SocketService.method.closeNotify;
+    return (await call(method, (options) => this.sockets.closeNotify({ pod }, options))).changed;
+  }
+
+  observeNetwork(pod: PodRef): Promise<ObserveResponse> {
+    return call(NetworkService.method.observe, (options) => this.networks.observe({ pod }, options));
+  }
+
+  async applyNetwork(request: MessageInitShape<typeof ApplyRequestSchema>): Promise<boolean> {
+    return (await call(NetworkService.method.apply, (options) => this.networks.apply(request, options)))
+      .changed;
+  }
+
+  async statContainerDisk(pod: PodRef, volumeIndex: number): Promise<ContainerDiskState> {
+    const method = StorageService.method.statContainerDisk;
+    return (await call(method, (options) => this.storage.statContainerDisk({ pod, volumeIndex }, options)))
+      .state;
+  }
+
+  /** `imagePath` empty: the only file of /disk. False when it was mounted already. */
+  async mountContainerDisk(pod: PodRef, volumeIndex: number, imagePath: string): Promise<boolean> {
+    const request = { pod, volumeIndex, imagePath };
+    const method = StorageService.method.mountContainerDisk;
+    return (await call(method, (options) => this.storage.mountContainerDisk(request, options))).changed;
+  }
+
+  async unmountContainerDisks(pod: PodRef): Promise<boolean> {
+    const method = StorageService.method.unmountContainerDisks;
+    return (await call(method, (options) => this.storage.unmountContainerDisks({ pod }, options))).changed;
+  }
+
+  async claimDevices(request: MessageInitShape<typeof ClaimRequestSchema>): Promise<ClaimResult[]> {
+    return (await call(DeviceService.method.claim, (options) => this.devices.claim(request, options)))
+      .results;
+  }
+
+  private async redeem<T>(
+    method: DescMethod,
+    ticket: Uint8Array | undefined,
+    claim: (ticket: Uint8Array) => Promise<T>,
+  ): Promise<T> {
+    if (ticket === undefined) throw toHelperError(callName(method), new Error('answer without a ticket'));
+    try {
+      return await claim(ticket);
+    } catch (error) {
+      // An unclaimed descriptor is closed by the helper after its time; asking for a new ticket is right.
+      throw toHelperError(`${callName(method)} ticket`, error);
+    }
+  }
+}
+
+function callName(method: DescMethod): string {
+  return `${method.parent.name}.${method.name}`;
+}
+
+async function call<T>(method: DescMethod, run: (options: CallOptions) => Promise<T>): Promise<T> {
+  const { deadlineMs } = getOption(method, declaration);
+  const options = { timeoutMs: deadlineMs + deadlineMarginMs };
+  try {
+    return await run(options).catch((error: unknown) => {
+      if (isUnprocessed(error)) return run(options);
+      throw error;
+    });
+  } catch (error) {
+    throw toHelperError(callName(method), error);
+  }
+}

@@ -1,0 +1,123 @@
+import { ItemRateLimiter } from './item-rate-limiter.js';
+import type { Timers } from './timers.js';
+
+interface Delayed {
+  readonly dueAt: number;
+  readonly cancel: () => void;
+}
+
+/**
+ * Queue of keys with the semantics of client-go's rate limiting work queue: a key waits at most once, a
+ * key added while it is processed is queued once more after `done`, and no key is handed to two workers
+ * at a time. It is bounded by the number of different keys.
+ */
+export class WorkQueue {
+  /** Keys to hand out, oldest first (a Set keeps insertion order). */
+  private readonly waiting = new Set<string>();
+  private readonly processing = new Set<string>();
+  /** Keys added while they were processed. */
+  private readonly again = new Set<string>();
+  private readonly delayed = new Map<string, Delayed>();
+  private readonly getters: ((key: string | undefined) => void)[] = [];
+  private readonly limiter: ItemRateLimiter;
+  private shuttingDown = false;
+  private readonly drained: (() => void)[] = [];
+
+  constructor(private readonly timers: Timers) {
+    this.limiter = new ItemRateLimiter(timers);
+  }
+
+  /** Keys that wait for a worker; those delayed or being processed are not counted. */
+  get length(): number {
+    return this.waiting.size;
+  }
+
+  add(key: string): void {
+    if (this.shuttingDown) return;
+    if (this.processing.has(key)) this.again.add(key);
+    else this.enqueue(key);
+  }
+
+  /**
+   * Adds `key` in `ms`. While a key is pending only the earliest deadline counts; a direct `add` leaves it
+   * in place.
+   */
+  addAfter(key: string, ms: number): void {
+    if (this.shuttingDown) return;
+    if (ms <= 0) {
+      this.add(key);
+      return;
+    }
+    const dueAt = this.timers.now() + ms;
+    const pending = this.delayed.get(key);
+    if (pending !== undefined && pending.dueAt <= dueAt) return;
+    pending?.cancel();
+    const cancel = this.timers.after(ms, () => {
+      this.delayed.delete(key);
+      this.add(key);
+    });
+    this.delayed.set(key, { dueAt, cancel });
+  }
+
+  /** Adds `key` after the delay that its failures have earned. */
+  addRateLimited(key: string): void {
+    if (this.shuttingDown) return;
+    this.addAfter(key, this.limiter.when(key));
+  }
+
+  /** The key succeeded: its next failure starts at the shortest delay again. */
+  forget(key: string): void {
+    this.limiter.forget(key);
+  }
+
+  /**
+   * The next key, oldest first; waits for one. Undefined once the queue is shut down and empty. Every key
+   * got must be given back with `done`.
+   */
+  get(): Promise<string | undefined> {
+    const [key] = this.waiting;
+    if (key !== undefined) {
+      this.waiting.delete(key);
+      this.processing.add(key);
+      return Promise.resolve(key);
+    }
+    if (this.shuttingDown) return Promise.resolve(undefined);
+    return new Promise((resolve) => this.getters.push(resolve));
+  }
+
+  done(key: string): void {
+    this.processing.delete(key);
+    if (this.again.delete(key)) this.enqueue(key);
+    if (this.shuttingDown) this.checkDrained();
+  }
+
+  /**
+   * Stops taking keys and drops the delayed ones. Keys already queued are still handed out; the promise
+   * resolves when all of them are done.
+   */
+  shutDown(): Promise<void> {
+    this.shuttingDown = true;
+    for (const { cancel } of this.delayed.values()) cancel();
+    this.delayed.clear();
+    return new Promise((resolve) => {
+      this.drained.push(resolve);
+      this.checkDrained();
+    });
+  }
+
+  private enqueue(key: string): void {
+    const getter = this.getters.shift();
+    if (getter === undefined) {
+      this.waiting.add(key);
+      return;
+    }
+    this.processing.add(key);
+    getter(key);
+  }
+
+  private checkDrained(): void {
+    if (this.waiting.size > 0 || this.processing.size > 0) return;
+    for (const getter of this.getters.splice(0)) getter(undefined);
+    for (const resolve of this.drained.splice(0)) resolve();
+  }
+}

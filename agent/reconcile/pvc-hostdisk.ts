@@ -1,0 +1,81 @@
+/**
+ * Filesystem claims become host disks in the VMI that the launcher gets, and only there (KubeVirt
+ * pkg/host-disk ReplacePVCByHostDisk). Pure.
+ */
+import type { Vmi, VmiSpec } from '../api/vmi.js';
+import { formatQuantity, quantityFormat, quantityValue } from './quantity.js';
+
+type Volume = NonNullable<VmiSpec['volumes']>[number];
+type ClaimInfo = NonNullable<NonNullable<Vmi['status']['volumeStatus']>[number]['persistentVolumeClaimInfo']>;
+
+const diskDirectory = '/var/run/kubevirt-private/vmi-disks';
+const mebibyte = 1024n * 1024n;
+
+/** The VMI itself where nothing is to be replaced, else a copy. Throws when a claim's size is no use. */
+export function replacePvcByHostDisk(vmi: Vmi): Vmi {
+  const volumes = vmi.spec.volumes ?? [];
+  const claims = replaceableClaims(vmi);
+  const rewritten = volumes.map((volume) => {
+    const claim = claims.get(volume.name);
+    return claim === undefined ? volume : hostDiskVolume(volume.name, claim);
+  });
+  if (rewritten.every((volume, index) => volume === volumes[index])) return vmi;
+  return { ...vmi, spec: { ...vmi.spec, volumes: rewritten } };
+}
+
+function replaceableClaims(vmi: Vmi): Map<string, ClaimInfo> {
+  const filesystems = new Set(vmi.spec.domain?.devices?.filesystems?.map(({ name }) => name));
+  const statuses = new Map(vmi.status.volumeStatus?.map((status) => [status.name, status]));
+  const claims = new Map<string, ClaimInfo>();
+  for (const volume of vmi.spec.volumes ?? []) {
+    if (!usesClaim(volume) || filesystems.has(volume.name)) continue;
+    const status = statuses.get(volume.name);
+    const claim = status?.persistentVolumeClaimInfo;
+    if (status?.hotplugVolume != null || claim == null || claim.volumeMode === 'Block') continue;
+    claims.set(volume.name, claim);
+  }
+  return claims;
+}
+
+function usesClaim({ persistentVolumeClaim, dataVolume }: Volume): boolean {
+  return persistentVolumeClaim != null || (dataVolume != null && dataVolume.name !== '');
+}
+
+function hostDiskVolume(name: string, claim: ClaimInfo): Volume {
+  return {
+    name,
+    hostDisk: {
+      path: `${diskDirectory}/${name}/disk.img`,
+      type: 'DiskOrCreate',
+      capacity: diskCapacity(name, claim),
+      shared: (claim.accessModes as readonly string[] | undefined)?.includes('ReadWriteMany') ?? false,
+    },
+  };
+}
+
+/** The smaller of what was requested and what there is, in whole MiB and the notation of the latter. */
+function diskCapacity(name: string, claim: ClaimInfo): string {
+  const capacity = storageOf(name, claim.capacity);
+  const requested = storageOf(name, claim.requests);
+  const [size] = [capacity?.value, requested?.value]
+    .filter((value) => value !== undefined)
+    .sort((a, b) => (a < b ? -1 : 1));
+  if (size === undefined) {
+    throw new Error(
+      'unable to determine capacity of HostDisk from PVC that provides no storage capacity or requests',
+    );
+  }
+  const rounded = size - (size % mebibyte);
+  if (rounded <= 0n) throw new Error(`the size for volume ${name} is too low, must be at least 1MiB`);
+  return formatQuantity(rounded, capacity?.format ?? 'decimal');
+}
+
+function storageOf(name: string, resources: Readonly<Record<string, string>> | undefined) {
+  const storage = resources?.['storage'];
+  if (storage === undefined || storage === null) return undefined;
+  // A bare number in the API's JSON stands for its text.
+  const text = String(storage);
+  const value = quantityValue(text);
+  if (value === undefined) throw new Error(`the size for volume ${name} is not a quantity: ${text}`);
+  return { value, format: quantityFormat(text) };
+}

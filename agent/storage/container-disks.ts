@@ -1,0 +1,167 @@
+/** Container disks of launcher pods (KubeVirt pkg/virt-handler/container-disk/mount.go). */
+import { Code } from '@connectrpc/connect';
+import { ContainerDiskState } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
+import type { PodRef } from '../api/pod-ref.js';
+import { type Vmi, type VmiRef, vmiKey } from '../api/vmi.js';
+import { HelperError } from '../helper/errors.js';
+import type { Logger } from '../log/log.js';
+import type { Clock, ContainerDisks, DiskChecksums } from '../reconcile/ports.js';
+
+/** How long a launcher's container disks may be late before that is an error. */
+const graceMs = 60_000;
+
+/** What the helper sees of a launcher pod that matters here. */
+export interface DiskPodState {
+  /** The pod's launcher volumes exist. */
+  readonly directory: boolean;
+  readonly kernelBoot: boolean;
+  /** The pod was made without image volumes. */
+  readonly containerDiskBinary: boolean;
+}
+
+/** The helper's container-disk calls. All throw a HelperError. */
+export interface ContainerDiskHelper {
+  /** Undefined: no launcher pod on this host. */
+  statPod(podUid: string): Promise<DiskPodState | undefined>;
+  statContainerDisk(pod: PodRef, volumeIndex: number): Promise<ContainerDiskState>;
+  /** `imagePath` empty: the only file of /disk. False when it was mounted already. */
+  mountContainerDisk(pod: PodRef, volumeIndex: number, imagePath: string): Promise<boolean>;
+  unmountContainerDisks(pod: PodRef): Promise<boolean>;
+}
+
+export interface ContainerDiskOptions {
+  readonly helper: ContainerDiskHelper;
+  /** UIDs of the pods of a VMI that may be gone, from what the node remembers of it. */
+  readonly podsOf: (vmi: VmiRef) => readonly string[];
+  /** Feature gate ImageVolume. */
+  readonly imageVolume: () => boolean;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+interface ContainerDiskVolume {
+  readonly name: string;
+  /** Position among all volumes of the spec. */
+  readonly index: number;
+  /** Empty: the only file of /disk. */
+  readonly imagePath: string;
+}
+
+interface DiskPod {
+  readonly ref: PodRef;
+  readonly state: DiskPodState;
+}
+
+export class HelperContainerDisks implements ContainerDisks {
+  readonly #options: ContainerDiskOptions;
+
+  constructor(options: ContainerDiskOptions) {
+    this.#options = options;
+  }
+
+  async ready(vmi: Vmi, notInitializedSince: number): Promise<boolean> {
+    const work = await this.#bindWork(vmi);
+    if (work === undefined) return true;
+    for (const volume of work.volumes) {
+      if (await this.#listens(vmi, work.pods, volume)) continue;
+      return this.#late(notInitializedSince, `containerdisk ${volume.name}`);
+    }
+    if (kernelBoot(vmi) && !work.pods.some(({ state }) => state.kernelBoot)) {
+      return this.#late(notInitializedSince, 'kernelboot container');
+    }
+    return true;
+  }
+
+  async mountAndVerify(vmi: Vmi): Promise<void> {
+    const work = await this.#bindWork(vmi);
+    if (work === undefined) return;
+    if (kernelBoot(vmi)) {
+      throw new Error('kernel boot from a container without image volumes is not supported by this version');
+    }
+    const [pod, ...others] = work.pods;
+    if (pod === undefined) throw new Error(`no pod of vmi ${vmiKey(vmi.metadata)} has container disks yet`);
+    if (others.length > 0) {
+      throw new Error(
+        `Found multiple pods active for vmi ${vmiKey(vmi.metadata)}. Waiting on outdated pod directories to be removed`,
+      );
+    }
+    for (const { name, index, imagePath } of work.volumes) {
+      try {
+        await this.#options.helper.mountContainerDisk(pod.ref, index, imagePath);
+      } catch (error) {
+        throw new Error(`failed to mount containerdisk ${name}: ${message(error)}`, { cause: error });
+      }
+    }
+  }
+
+  /** Also for pods that are gone, whose mounts are gone with them. */
+  async unmount(vmi: VmiRef): Promise<void> {
+    if (vmi.uid === '') return;
+    for (const podUid of this.#options.podsOf(vmi)) {
+      try {
+        await this.#options.helper.unmountContainerDisks({ podUid, vmiUid: vmi.uid });
+      } catch (error) {
+        if (error instanceof HelperError && error.code === Code.NotFound) continue;
+        throw new Error(`failed to unmount the container disks of pod ${podUid}: ${message(error)}`, {
+          cause: error,
+        });
+      }
+    }
+  }
+
+  /** None: checksums only serve node agents of KubeVirt 1.6 and older. */
+  async computeChecksums(_vmi: Vmi): Promise<DiskChecksums> {
+    return { containerDisks: new Map() };
+  }
+
+  /** Undefined when the launcher gets its images without the node's help. */
+  async #bindWork(vmi: Vmi): Promise<{ volumes: ContainerDiskVolume[]; pods: DiskPod[] } | undefined> {
+    const volumes = containerDiskVolumes(vmi);
+    if (volumes.length === 0 && !kernelBoot(vmi)) return undefined;
+    const pods: DiskPod[] = [];
+    for (const podUid of Object.keys(vmi.status.activePods ?? {})) {
+      const state = await this.#options.helper.statPod(podUid);
+      if (state?.directory) pods.push({ ref: { podUid, vmiUid: vmi.metadata.uid }, state });
+    }
+    // Pods of both kinds exist side by side during an upgrade, so this is asked of the pods each time.
+    const needed = !this.#options.imageVolume() || pods.some(({ state }) => state.containerDiskBinary);
+    return needed ? { volumes, pods } : undefined;
+  }
+
+  async #listens(vmi: Vmi, pods: readonly DiskPod[], volume: ContainerDiskVolume): Promise<boolean> {
+    for (const { ref } of pods) {
+      try {
+        const state = await this.#options.helper.statContainerDisk(ref, volume.index);
+        if (state === ContainerDiskState.READY) return true;
+      } catch (error) {
+        this.#options.log
+          .object(vmi.metadata)
+          .warning(`containerdisk ${volume.name} of pod ${ref.podUid} is not ready`, error);
+      }
+    }
+    return false;
+  }
+
+  #late(notInitializedSince: number, what: string): false {
+    if (this.#options.clock.now() > notInitializedSince + graceMs) {
+      throw new Error(`${what} still not ready after one minute`);
+    }
+    return false;
+  }
+}
+
+function containerDiskVolumes(vmi: Vmi): ContainerDiskVolume[] {
+  return (vmi.spec.volumes ?? []).flatMap((volume, index) =>
+    volume.containerDisk === undefined
+      ? []
+      : [{ name: volume.name, index, imagePath: volume.containerDisk.path ?? '' }],
+  );
+}
+
+function kernelBoot(vmi: Vmi): boolean {
+  return vmi.spec.domain?.firmware?.kernelBoot?.container !== undefined;
+}
+
+function message(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

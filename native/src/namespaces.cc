@@ -1,0 +1,71 @@
+#include "namespaces.h"
+
+#include <fcntl.h>
+#include <sched.h>
+
+#include "walk.h"
+
+namespace privsep {
+
+namespace {
+
+bool is_in(int ns_dir, const char* name, const struct stat& expected) {
+  struct stat now {};
+  return ::fstatat(ns_dir, name, &now, 0) == 0 && same_inode(now, expected);
+}
+
+}  // namespace
+
+Result<Home> Home::here() {
+  Fd dir(::open("/proc/thread-self/ns", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!dir.valid()) return Error::last("open /proc/thread-self/ns");
+  Fd mnt(::openat(dir.get(), "mnt", O_RDONLY | O_CLOEXEC));
+  if (!mnt.valid()) return Error::last("open mount namespace");
+  Fd net(::openat(dir.get(), "net", O_RDONLY | O_CLOEXEC));
+  if (!net.valid()) return Error::last("open network namespace");
+  auto mnt_id = stat_fd(mnt.get(), "mount namespace");
+  if (!mnt_id) return mnt_id.error();
+  auto net_id = stat_fd(net.get(), "network namespace");
+  if (!net_id) return net_id.error();
+  return Home(std::move(dir), std::move(mnt), std::move(net), *mnt_id, *net_id);
+}
+
+Status Home::enter_mount(int mntns) {
+  auto own = is_own_mount(mntns);
+  if (!own) return own.error();
+  if (*own) return Error::refusal(EPERM, "mount namespace of the pod is the helper's own");
+  if (::setns(mntns, CLONE_NEWNS) != 0) return Error::last("setns mount namespace");
+  return ok();
+}
+
+Status Home::enter_network(int netns) {
+  auto id = stat_fd(netns, "network namespace");
+  if (!id) return id.error();
+  if (same_inode(*id, net_id_)) return Error::refusal(EPERM, "network namespace of the pod is the helper's own");
+  if (::setns(netns, CLONE_NEWNET) != 0) return Error::last("setns network namespace");
+  return ok();
+}
+
+Status Home::come_back() {
+  if (is_here()) return ok();
+  if (!is_in(ns_dir_.get(), "mnt", mnt_id_) && ::setns(mnt_.get(), CLONE_NEWNS) != 0) {
+    return Error::last("setns home mount namespace");
+  }
+  if (!is_in(ns_dir_.get(), "net", net_id_) && ::setns(net_.get(), CLONE_NEWNET) != 0) {
+    return Error::last("setns home network namespace");
+  }
+  if (!is_here()) return Error::of(EPERM, "return to home namespaces");
+  return ok();
+}
+
+bool Home::is_here() const {
+  return is_in(ns_dir_.get(), "mnt", mnt_id_) && is_in(ns_dir_.get(), "net", net_id_);
+}
+
+Result<bool> Home::is_own_mount(int mntns) const {
+  auto id = stat_fd(mntns, "mount namespace");
+  if (!id) return id.error();
+  return same_inode(*id, mnt_id_);
+}
+
+}  // namespace privsep

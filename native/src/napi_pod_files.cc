@@ -1,0 +1,147 @@
+#include "directory.h"
+#include "napi_addon.h"
+#include "pod_sockets.h"
+#include "volume_file.h"
+
+namespace privsep {
+
+namespace {
+
+constexpr size_t kMaxComponents = 16;
+constexpr size_t kMaxName = 255;
+
+Napi::Value boolean(Napi::Env env, bool& value) { return Napi::Boolean::New(env, value); }
+
+// listDirectory(call, dirfd, components, limit)
+Napi::Value list_directory_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd directory = arguments.fd(info[1], "dirfd");
+  auto components = arguments.strings(info[2], "components", kMaxComponents, kMaxName);
+  auto limit = static_cast<size_t>(arguments.integer(info[3], "limit", 1, kMaxListing));
+  return addon.privileged(
+      arguments,
+      [directory = std::move(directory), components, limit](Home&, const Deadline&) {
+        return list_directory(directory.get(), components, limit);
+      },
+      [](Napi::Env env, std::vector<std::string>& names) -> Napi::Value {
+        Napi::Array list = Napi::Array::New(env, names.size());
+        for (uint32_t i = 0; i < names.size(); ++i) list.Set(i, names[i]);
+        return list;
+      });
+}
+
+// watchDirectory(call, inotify, dirfd, components, mask)
+Napi::Value watch_directory_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd inotify = arguments.fd(info[1], "inotify");
+  Fd directory = arguments.fd(info[2], "dirfd");
+  auto components = arguments.strings(info[3], "components", kMaxComponents, kMaxName);
+  auto mask = static_cast<uint32_t>(arguments.integer(info[4], "mask", 1, UINT32_MAX));
+  return addon.privileged(
+      arguments,
+      [inotify = std::move(inotify), directory = std::move(directory), components, mask](Home&, const Deadline&) {
+        return watch_directory(inotify.get(), directory.get(), components, mask);
+      },
+      [](Napi::Env env, int& wd) -> Napi::Value { return Napi::Number::New(env, wd); });
+}
+
+// connectSocket(call, podsDir, podUid, volume, name, launcher)
+Napi::Value connect_socket_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  PodVolume volume = arguments.volume(info[3]);
+  std::string name = arguments.string(info[4], "name", kMaxName);
+  Launcher launcher = arguments.launcher(info[5]);
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, volume, name, launcher = std::move(launcher)](Home&, const Deadline& deadline) {
+        return connect_socket(pods.get(), *pod, volume, name, launcher, deadline);
+      },
+      [](Napi::Env env, Fd& fd) -> Napi::Value { return Napi::Number::New(env, fd.release()); });
+}
+
+// listenSocket(call, podsDir, podUid, volume, name, uid, gid)
+Napi::Value listen_socket_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  PodVolume volume = arguments.volume(info[3]);
+  std::string name = arguments.string(info[4], "name", kMaxName);
+  uid_t uid = arguments.id(info[5], "uid");
+  gid_t gid = arguments.id(info[6], "gid");
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, volume, name, uid, gid](Home&, const Deadline&) {
+        return listen_socket(pods.get(), *pod, volume, name, uid, gid);
+      },
+      [](Napi::Env env, ListeningSocket& socket) -> Napi::Value {
+        Napi::Object object = Napi::Object::New(env);
+        object.Set("fd", socket.fd.release());
+        object.Set("dev", Napi::BigInt::New(env, socket.inode.dev));
+        object.Set("ino", Napi::BigInt::New(env, socket.inode.ino));
+        return object;
+      });
+}
+
+// unlinkSocket(call, podsDir, podUid, volume, name, inode)
+Napi::Value unlink_socket_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  PodVolume volume = arguments.volume(info[3]);
+  std::string name = arguments.string(info[4], "name", kMaxName);
+  InodeId inode = arguments.inode(info[5], "inode");
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, volume, name, inode](Home&, const Deadline&) {
+        return unlink_socket(pods.get(), *pod, volume, name, inode);
+      },
+      boolean);
+}
+
+// markUnresponsive(call, podsDir, podUid)
+Napi::Value mark_unresponsive_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod](Home&, const Deadline& deadline) {
+        return mark_unresponsive(pods.get(), *pod, deadline);
+      },
+      boolean);
+}
+
+// writeVolumeFile(call, podsDir, podUid, volume, name, content, owner)
+Napi::Value write_volume_file_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  PodVolume volume = arguments.volume(info[3]);
+  std::string name = arguments.string(info[4], "name", kMaxName);
+  std::string content = arguments.bytes(info[5], "content", kMaxVolumeFile);
+  Napi::Object options = arguments.object(info[6], "owner");
+  FileOwner owner{arguments.id(options.Get("uid"), "owner.uid"), arguments.id(options.Get("gid"), "owner.gid"),
+                  static_cast<mode_t>(arguments.integer(options.Get("mode"), "owner.mode", 0, 0777))};
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, volume, name, content, owner](Home&, const Deadline&) {
+        return write_volume_file(pods.get(), *pod, volume, name, content, owner);
+      },
+      boolean);
+}
+
+}  // namespace
+
+void define_pod_files(Addon& addon, Napi::Object exports) {
+  addon.define(exports, "listDirectory", list_directory_call);
+  addon.define(exports, "watchDirectory", watch_directory_call);
+  addon.define(exports, "connectSocket", connect_socket_call);
+  addon.define(exports, "listenSocket", listen_socket_call);
+  addon.define(exports, "unlinkSocket", unlink_socket_call);
+  addon.define(exports, "markUnresponsive", mark_unresponsive_call);
+  addon.define(exports, "writeVolumeFile", write_volume_file_call);
+}
+
+}  // namespace privsep

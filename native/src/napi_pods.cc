@@ -1,0 +1,177 @@
+#include "devices.h"
+#include "mounts.h"
+#include "napi_addon.h"
+
+namespace privsep {
+
+namespace {
+
+Napi::Value undefined(Napi::Env env, Unit&) { return env.Undefined(); }
+Napi::Value boolean(Napi::Env env, bool& value) { return Napi::Boolean::New(env, value); }
+
+const char* entry_name(EntryState state) {
+  switch (state) {
+    case EntryState::kAbsent:
+      return "absent";
+    case EntryState::kPresent:
+      return "present";
+    case EntryState::kRefused:
+      return "refused";
+  }
+  return "refused";
+}
+
+Napi::Value pod_state_object(Napi::Env env, PodState& state) {
+  Napi::Object object = Napi::Object::New(env);
+  object.Set("directory", state.directory);
+  object.Set("launcherSocket", entry_name(state.launcher_socket));
+  object.Set("unresponsiveMarker", state.unresponsive_marker);
+  Napi::Array disks = Napi::Array::New(env, state.container_disks.size());
+  for (uint32_t i = 0; i < state.container_disks.size(); ++i) disks.Set(i, state.container_disks[i]);
+  object.Set("containerDisks", disks);
+  object.Set("kernelBoot", state.kernel_boot);
+  object.Set("containerDiskBinary", state.container_disk_binary);
+  return object;
+}
+
+Napi::Value launcher_object(Napi::Env env, Launcher& launcher) {
+  Napi::Object object = peer_object(env, launcher.pid, launcher.uid, launcher.gid);
+  object.Set("pidfd", launcher.pidfd.release());
+  object.Set("mntns", launcher.mntns.release());
+  object.Set("netns", launcher.netns.release());
+  object.Set("pidfdInode", Napi::BigInt::New(env, launcher.pidfd_inode));
+  return object;
+}
+
+// podState(call, podsDir, podUid)
+Napi::Value pod_state_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  return addon.privileged(
+      arguments, [pods = std::move(pods), pod](Home&, const Deadline&) { return pod_state(pods.get(), *pod); },
+      pod_state_object);
+}
+
+// pinLauncher(call, podsDir, podUid)
+Napi::Value pin_launcher_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod](Home&, const Deadline& deadline) {
+        return pin_launcher(pods.get(), *pod, deadline);
+      },
+      launcher_object);
+}
+
+// checkLauncher(call, launcher, podUid)
+Napi::Value check_launcher_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Launcher launcher = arguments.launcher(info[1]);
+  auto pod = arguments.pod_uid(info[2]);
+  return addon.privileged(
+      arguments,
+      [launcher = std::move(launcher), pod](Home&, const Deadline&) {
+        return check_process(launcher.pidfd.get(), *pod, "launcher");
+      },
+      undefined);
+}
+
+// containerDiskState(call, podsDir, podUid, index)
+Napi::Value container_disk_state_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  auto index = static_cast<int>(arguments.integer(info[3], "index", 0, kMaxDiskIndex));
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, index](Home&, const Deadline& deadline) {
+        return container_disk_state(pods.get(), *pod, index, deadline);
+      },
+      [](Napi::Env env, ContainerDiskState& state) -> Napi::Value {
+        return Napi::String::New(env, state == ContainerDiskState::kReady          ? "ready"
+                                      : state == ContainerDiskState::kNotListening ? "not-listening"
+                                                                                   : "absent");
+      });
+}
+
+// mountContainerDisk(call, podsDir, podUid, launcher, index, imagePath)
+Napi::Value mount_container_disk_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  Launcher launcher = arguments.launcher(info[3]);
+  auto index = static_cast<int>(arguments.integer(info[4], "index", 0, kMaxDiskIndex));
+  std::string image = arguments.string(info[5], "imagePath", 4095);
+  MountLock* lock = &addon.mount_lock;
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, launcher = std::move(launcher), index, image, lock](Home& home,
+                                                                                         const Deadline& deadline) {
+        return mount_container_disk(home, *lock, pods.get(), *pod, launcher, index, image, deadline);
+      },
+      boolean);
+}
+
+// unmountContainerDisks(call, podsDir, podUid, launcher | null)
+Napi::Value unmount_container_disks_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  bool gone = info[3].IsNull();
+  Launcher launcher = gone ? Launcher() : arguments.launcher(info[3]);
+  MountLock* lock = &addon.mount_lock;
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, gone, launcher = std::move(launcher), lock](Home& home, const Deadline&) {
+        return unmount_container_disks(home, *lock, pods.get(), *pod, gone ? nullptr : &launcher);
+      },
+      boolean);
+}
+
+// claimDevices(call, launcher, devices, uid, gid)
+Napi::Value claim_devices_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Launcher launcher = arguments.launcher(info[1]);
+  std::vector<ClaimableDevice> devices;
+  for (const std::string& name : arguments.strings(info[2], "devices", 16, 64)) {
+    auto device = parse_device(name);
+    if (device) {
+      devices.push_back(*device);
+    } else {
+      arguments.fail(device.error());
+    }
+  }
+  uid_t uid = arguments.id(info[3], "uid");
+  gid_t gid = arguments.id(info[4], "gid");
+  return addon.privileged(
+      arguments,
+      [launcher = std::move(launcher), devices, uid, gid](Home& home, const Deadline&) {
+        return claim_devices(home, launcher, devices, uid, gid);
+      },
+      [](Napi::Env env, std::vector<ClaimOutcome>& outcomes) -> Napi::Value {
+        Napi::Array list = Napi::Array::New(env, outcomes.size());
+        for (uint32_t i = 0; i < outcomes.size(); ++i) {
+          list.Set(i, outcomes[i] == ClaimOutcome::kClaimed        ? "claimed"
+                      : outcomes[i] == ClaimOutcome::kAlreadyOwned ? "already-owned"
+                                                                   : "missing");
+        }
+        return list;
+      });
+}
+
+}  // namespace
+
+void define_pods(Addon& addon, Napi::Object exports) {
+  addon.define(exports, "podState", pod_state_call);
+  addon.define(exports, "pinLauncher", pin_launcher_call);
+  addon.define(exports, "checkLauncher", check_launcher_call);
+  addon.define(exports, "containerDiskState", container_disk_state_call);
+  addon.define(exports, "mountContainerDisk", mount_container_disk_call);
+  addon.define(exports, "unmountContainerDisks", unmount_container_disks_call);
+  addon.define(exports, "claimDevices", claim_devices_call);
+}
+
+}  // namespace privsep

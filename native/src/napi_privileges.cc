@@ -1,0 +1,85 @@
+#include <sys/stat.h>
+
+#include "napi_addon.h"
+#include "privileges.h"
+
+namespace privsep {
+
+namespace {
+
+Napi::Value start_privileged_threads(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Napi::Object options = arguments.object(info[0], "options");
+  auto count = static_cast<unsigned>(arguments.integer(options.Get("count"), "count", 1, PrivilegedPool::kMaxThreads));
+  uint64_t permitted = arguments.bits(options.Get("permitted"), "permitted");
+  if (arguments.error()) return throw_error(info.Env(), *arguments.error());
+  if (addon.pool) return throw_error(info.Env(), Error::of(EALREADY, "start privileged threads"));
+  auto pool = PrivilegedPool::start(count, permitted);
+  if (!pool) return throw_error(info.Env(), pool.error());
+  addon.pool = std::move(*pool);
+  return info.Env().Undefined();
+}
+
+Napi::Value drop_privileges(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Napi::Object options = arguments.object(info[0], "options");
+  uid_t uid = arguments.id(options.Get("uid"), "uid");
+  gid_t gid = arguments.id(options.Get("gid"), "gid");
+  Napi::Array list = arguments.array(options.Get("groups"), "groups", 32);
+  std::vector<gid_t> groups;
+  for (uint32_t i = 0; i < list.Length(); ++i) groups.push_back(arguments.id(list.Get(i), "groups"));
+  if (arguments.error()) return throw_error(info.Env(), *arguments.error());
+  if (!addon.pool) return throw_error(info.Env(), Error::of(EINVAL, "drop privileges before privileged threads started"));
+  if (addon.user_dropped) return throw_error(info.Env(), Error::of(EALREADY, "drop privileges"));
+  auto dropped = addon.pool->drop_user(uid, gid, groups);
+  if (!dropped) return throw_error(info.Env(), dropped.error());
+  addon.user_dropped = true;
+  return info.Env().Undefined();
+}
+
+Napi::Value lock_down(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  bool privileged = arguments.boolean(arguments.object(info[0], "options").Get("privileged"), "privileged");
+  if (arguments.error()) return throw_error(info.Env(), *arguments.error());
+  if (addon.locked_down) return throw_error(info.Env(), Error::of(EALREADY, "lock down"));
+  if (privileged != addon.user_dropped) {
+    return throw_error(info.Env(), Error::of(EINVAL, privileged ? "lock down before privileges were dropped"
+                                                                : "lock down without the privileged threads"));
+  }
+  auto locked = privileged ? addon.pool->lock_down() : confine_threads(FilterProfile::kAgent, {});
+  if (!locked) return throw_error(info.Env(), locked.error());
+  addon.locked_down = true;
+  return info.Env().Undefined();
+}
+
+Napi::Value close_fd(Addon&, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  int fd = arguments.raw_fd(info[0], "fd");
+  if (arguments.error()) return throw_error(info.Env(), *arguments.error());
+  if (::close(fd) != 0 && errno != EINTR) return throw_error(info.Env(), Error::last("close"));
+  return info.Env().Undefined();
+}
+
+Napi::Value namespace_id(Addon&, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  std::string path = arguments.string(info[0], "path", 4095);
+  if (arguments.error()) return throw_error(info.Env(), *arguments.error());
+  struct stat st {};
+  if (::stat(path.c_str(), &st) != 0) return throw_error(info.Env(), Error::last("stat " + path));
+  Napi::Object id = Napi::Object::New(info.Env());
+  id.Set("dev", Napi::BigInt::New(info.Env(), static_cast<uint64_t>(st.st_dev)));
+  id.Set("ino", Napi::BigInt::New(info.Env(), static_cast<uint64_t>(st.st_ino)));
+  return id;
+}
+
+}  // namespace
+
+void define_privileges(Addon& addon, Napi::Object exports) {
+  addon.define(exports, "startPrivilegedThreads", start_privileged_threads);
+  addon.define(exports, "dropPrivileges", drop_privileges);
+  addon.define(exports, "lockDown", lock_down);
+  addon.define(exports, "close", close_fd);
+  addon.define(exports, "namespaceId", namespace_id);
+}
+
+}  // namespace privsep

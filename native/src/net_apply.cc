@@ -1,0 +1,97 @@
+#include "net_apply.h"
+
+#include <sys/socket.h>
+#include <time.h>
+
+#include "deadline.h"
+#include "net_attach.h"
+#include "net_namespace.h"
+#include "net_nft.h"
+#include "net_observe.h"
+
+namespace privsep {
+namespace {
+
+constexpr int kAttempts = 3;
+constexpr int64_t kRetryWithinMs = 1000;
+constexpr timespec kPause{0, 100 * 1000 * 1000};
+
+// Reads what is there and hands it to `work`, whose changes go to `changes`.
+Status with_inventory(const NetworkPlan& plan, Transaction& changes, NetlinkSocket& route,
+                      const std::function<Status(Attempt&)>& work) {
+  Result<Inventory> inventory = read_inventory(route);
+  if (!inventory) return inventory.error();
+  Links links(route, changes);
+  Attempt attempt{std::move(*inventory), links, changes, {plan.uid, plan.gid}, {}};
+  Status done = work(attempt);
+  if (done) return done;
+  // While the socket and the links that the undo steps use are there.
+  Status undone = changes.undo();
+  done.error().unchanged = static_cast<bool>(undone);
+  if (!undone) done.error().operation += "; undo failed: " + undone.error().operation;
+  return done;
+}
+
+Status detach_all(Attempt& attempt, const NetworkPlan& plan) {
+  for (const DetachmentPlan& detachment : plan.detachments) {
+    Result<LinkNames> names = link_names(detachment.pod_interface, detachment.primary);
+    Status done = names ? detach(attempt, *names) : Status(names.error());
+    if (!done) return done;
+  }
+  return ok();
+}
+
+Status attach_all(Attempt& attempt, const NetworkPlan& plan) {
+  for (const AttachmentPlan& attachment : plan.attachments) {
+    Result<LinkNames> names = link_names(attachment.pod_interface, attachment.primary);
+    if (!names) return names.error();
+    Status done = attachment.masquerade ? attach_masquerade(attempt, attachment, *names)
+                                        : attach_bridge(attempt, attachment, *names);
+    if (!done) return done;
+  }
+  if (attempt.nat.empty()) return ok();
+  // Last: after it nothing can fail, so it never has to be taken back.
+  Result<NetlinkSocket> netfilter = NetlinkSocket::open(NETLINK_NETFILTER);
+  if (!netfilter) return netfilter.error();
+  return ensure_nat(*netfilter, attempt.changes, attempt.nat);
+}
+
+Status attempt_once(const NetworkPlan& plan, const StepHook& hook, bool* changed,
+                    Status (*work)(Attempt&, const NetworkPlan&)) {
+  Result<NetlinkSocket> route = NetlinkSocket::open(NETLINK_ROUTE);
+  if (!route) return route.error();
+  Transaction changes(hook);
+  Status done = with_inventory(plan, changes, *route, [&](Attempt& attempt) { return work(attempt, plan); });
+  *changed = *changed || (done && changes.changed());
+  return done;
+}
+
+Status attempt_repeatedly(const NetworkPlan& plan, const StepHook& hook, bool* changed,
+                          Status (*work)(Attempt&, const NetworkPlan&)) {
+  Deadline deadline = Deadline::after_ms(kRetryWithinMs);
+  Status done = attempt_once(plan, hook, changed, work);
+  for (int i = 1; i < kAttempts && !done; ++i) {
+    if (!is_transient(done.error().code) || !done.error().unchanged || deadline.passed()) break;
+    ::nanosleep(&kPause, nullptr);
+    done = attempt_once(plan, hook, changed, work);
+  }
+  return done;
+}
+
+}  // namespace
+
+Result<bool> apply_plan(const NetworkPlan& plan, const StepHook& hook) {
+  bool changed = false;
+  Status done = attempt_repeatedly(plan, hook, &changed, detach_all);
+  if (done) done = attempt_repeatedly(plan, hook, &changed, attach_all);
+  if (!done) return done.error();
+  return changed;
+}
+
+Result<bool> apply_network(int netns_fd, const std::vector<NamespaceId>& forbidden, const NetworkPlan& plan) {
+  Status valid = check_plan(plan);
+  if (!valid) return valid.error();
+  return in_namespace<bool>(netns_fd, forbidden, [&] { return apply_plan(plan, {}); });
+}
+
+}  // namespace privsep

@@ -1,0 +1,42 @@
+// Set-up of single pod links. Everything is compared with what is there first, so each function may find
+// its own work done, half done by a call that was killed, or not begun.
+#pragma once
+
+#include <vector>
+
+#include "net_link.h"
+#include "net_nat.h"
+#include "net_observe.h"
+#include "net_plan.h"
+#include "net_tap.h"
+#include "net_transaction.h"
+
+namespace privsep {
+
+// One attempt to apply a plan.
+struct Attempt {
+  Inventory before;
+  Links& links;
+  Transaction& changes;
+  TapOwner owner;
+  std::vector<NatTable> nat;  // wanted, collected from masquerade bindings
+};
+
+// Bridge binding: the pod link becomes a port of a bridge, under another name and MAC; the guest takes its
+// place. A dummy, down, keeps its name, MAC and addresses for whoever looks them up.
+//
+// The pod link's addresses exist nowhere else and setting it down loses the IPv6 ones, so the dummy is
+// made first, under a name of its own, and holds every address before the pod link is touched. Whatever
+// can fail for want of memory or devices (dummy, bridge, tap) is made before too; what remains are changes
+// to one link. The pod link keeps its MAC until the dummy is complete: equal MACs tell a later call that
+// addresses may be missing from the dummy.
+Status attach_bridge(Attempt& attempt, const AttachmentPlan& plan, const LinkNames& names);
+
+// Masquerade binding: a bridge with the guest's gateway addresses beside the untouched pod link; NAT
+// between the two is left in attempt.nat.
+Status attach_masquerade(Attempt& attempt, const AttachmentPlan& plan, const LinkNames& names);
+
+// Removes bridge, tap and dummy. The pod link of bridge binding stays, up, under its changed name.
+Status detach(Attempt& attempt, const LinkNames& names);
+
+}  // namespace privsep

@@ -1,0 +1,15 @@
+// NAT tables in the kernel.
+#pragma once
+
+#include "net_nat.h"
+#include "net_socket.h"
+#include "net_transaction.h"
+
+namespace privsep {
+
+// Makes the six chains of each table hold exactly the wanted rules, in one nf_tables transaction, unless
+// they do already. Other chains of these tables and other tables are left alone: `ip nat` is also where
+// iptables-nft keeps the rules of a sidecar.
+Status ensure_nat(NetlinkSocket& netfilter, Transaction& changes, const std::vector<NatTable>& tables);
+
+}  // namespace privsep

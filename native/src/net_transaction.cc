@@ -1,0 +1,37 @@
+#include "net_transaction.h"
+
+namespace privsep {
+
+bool is_transient(int error) {
+  return error == EBUSY || error == EAGAIN || error == EINTR || error == ENOBUFS || error == ENOMEM;
+}
+
+Status Transaction::attempt(const std::string& operation, const Change& change) {
+  if (hook_) {
+    int injected = hook_(operation);
+    if (injected != 0) return Error::of(injected, operation);
+  }
+  return change();
+}
+
+Status Transaction::run(const std::string& operation, const Change& change, Change undo) {
+  Status done = attempt(operation, change);
+  if (!done) return done;
+  changed_ = true;
+  if (undo) steps_.push_back({"undo " + operation, std::move(undo)});
+  return done;
+}
+
+Status Transaction::undo() {
+  Status result = ok();
+  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+    Status done = attempt(step->operation, step->undo);
+    for (int i = 0; i < 2 && !done && is_transient(done.error().code); ++i)
+      done = attempt(step->operation, step->undo);
+    if (!done && result) result = done;
+  }
+  steps_.clear();
+  return result;
+}
+
+}  // namespace privsep

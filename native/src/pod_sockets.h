@@ -1,0 +1,47 @@
+// Sockets and the marker file in a launcher pod's volumes.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "deadline.h"
+#include "launcher.h"
+#include "pod.h"
+
+namespace privsep {
+
+struct InodeId {
+  uint64_t dev = 0;
+  uint64_t ino = 0;
+};
+
+struct ListeningSocket {
+  Fd fd;
+  InodeId inode;
+};
+
+enum class ContainerDiskState { kAbsent, kNotListening, kReady };
+
+// A non-blocking stream connection whose other end is the pinned process.
+Result<Fd> connect_socket(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
+                          const Launcher& launcher, const Deadline& deadline);
+
+// Listens at volume/name with mode 0755 and the given owner. An old socket there is replaced, anything else
+// is refused.
+Result<ListeningSocket> listen_socket(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
+                                      uid_t uid, gid_t gid);
+
+// True when the entry was that socket and is gone now.
+Result<bool> unlink_socket(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
+                           const InodeId& inode);
+
+// Creates the marker unless it is there (false). Refuses while launcher-sock has a listener: a launcher that
+// hangs is not a dead one.
+Result<bool> mark_unresponsive(int pods_dir, const PodUid& pod, const Deadline& deadline);
+
+Result<ContainerDiskState> container_disk_state(int pods_dir, const PodUid& pod, int index,
+                                                const Deadline& deadline);
+
+}  // namespace privsep

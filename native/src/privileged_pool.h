@@ -1,0 +1,92 @@
+// The only threads with privileges. Each holds a permitted set that is empty in effect between calls.
+#pragma once
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "deadline.h"
+#include "namespaces.h"
+#include "result.h"
+
+namespace privsep {
+
+class PrivilegedPool {
+ public:
+  // Tells the caller the outcome. Runs on the privileged thread after its privileges were lowered.
+  using Completion = std::function<void()>;
+
+  struct Job {
+    uint64_t caps = 0;  // raised for `run`
+    Deadline deadline;
+    std::function<Completion(Home&, const Deadline&)> run;
+    std::function<void(const Error&)> fail;  // instead of `run`, when it cannot be started
+  };
+
+  static constexpr unsigned kMaxThreads = 16;
+  static constexpr size_t kMaxQueue = 256;
+
+  // Starts `count` threads and one more, the keeper, that replaces threads which lost their way home and fails
+  // calls which nobody started in time. The calling thread's capabilities must include `permitted` and what dropping to another user takes.
+  static Result<std::unique_ptr<PrivilegedPool>> start(unsigned count, uint64_t permitted);
+
+  // Ends the threads; jobs that were not started fail with ECANCELED.
+  ~PrivilegedPool();
+  PrivilegedPool(const PrivilegedPool&) = delete;
+  PrivilegedPool& operator=(const PrivilegedPool&) = delete;
+
+  // EAGAIN when the queue is full.
+  Status submit(Job job);
+
+  // Changes the user of the whole process; afterwards only these threads have capabilities, `permitted` each.
+  Status drop_user(uid_t uid, gid_t gid, const std::vector<gid_t>& groups);
+
+  // no_new_privs and the filters, for these and for all other threads.
+  Status lock_down();
+
+ private:
+  // Something that every thread does once, for start-up.
+  using Errand = std::function<Status()>;
+
+  struct Thread {
+    PrivilegedPool* pool = nullptr;
+    pthread_t handle{};
+    pid_t tid = 0;
+    bool keeper = false;
+    bool replacement = false;  // made by the keeper: has its credentials already
+    bool ready = false;
+    bool ended = false;
+    const Errand* errand = nullptr;
+    Error failure;  // of the start or the last errand; code 0: none
+  };
+
+  PrivilegedPool(unsigned count, uint64_t permitted) : count_(count), permitted_(permitted) {}
+  static void* thread_main(void* argument);
+  Status create_thread(bool keeper, bool replacement);  // with the lock held
+  Status prepare(const Thread& thread) const;
+  void serve(Thread& thread, Home& home);
+  bool run_job(Job& job, Home& home);
+  void keep(std::unique_lock<std::mutex>& lock);
+  void reap_ended(std::unique_lock<std::mutex>& lock);
+  std::vector<Job> take_expired();
+  Status on_every_thread(const Errand& errand);
+  std::vector<pid_t> tids();
+
+  const unsigned count_;
+  const uint64_t permitted_;
+  std::mutex mutex_;
+  std::condition_variable wake_;     // threads wait for work
+  std::condition_variable settled_;  // the main thread waits for start-up steps
+  std::vector<std::unique_ptr<Thread>> threads_;  // the keeper first
+  std::deque<Job> queue_;
+  bool stopping_ = false;
+};
+
+}  // namespace privsep

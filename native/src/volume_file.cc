@@ -1,0 +1,100 @@
+#include "volume_file.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include "walk.h"
+
+namespace privsep {
+
+namespace {
+
+constexpr mode_t kPermissions = 0777;
+
+// True when the entry is a plain file of this content and owner. Anything strange is just "not equal".
+bool is_equal(int directory, const std::string& name, const std::string& content, const FileOwner& owner) {
+  auto inode = walk(directory, name, O_PATH | O_NOFOLLOW, kNoLinks, name);
+  if (!inode) return false;
+  auto st = stat_fd(inode->get(), name);
+  if (!st || !S_ISREG(st->st_mode) || st->st_nlink != 1 || st->st_uid != owner.uid || st->st_gid != owner.gid ||
+      (st->st_mode & 07777) != owner.mode || static_cast<size_t>(st->st_size) != content.size()) {
+    return false;
+  }
+  Fd file(::open(fd_path(inode->get()).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!file.valid()) return false;
+  std::string found(content.size() + 1, '\0');
+  size_t length = 0;
+  while (length < found.size()) {
+    ssize_t n = ::read(file.get(), found.data() + length, found.size() - length);
+    if (n < 0) return false;
+    if (n == 0) break;
+    length += static_cast<size_t>(n);
+  }
+  found.resize(length);
+  return found == content;
+}
+
+Result<std::string> temporary_name(const std::string& name) {
+  unsigned char random[8];
+  if (::getrandom(random, sizeof random, 0) != sizeof random) return Error::last("getrandom");
+  std::string suffix;
+  for (unsigned char byte : random) {
+    suffix += "0123456789abcdef"[byte >> 4];
+    suffix += "0123456789abcdef"[byte & 15];
+  }
+  return "." + name + "." + suffix;
+}
+
+Status fill(int file, const std::string& content, const FileOwner& owner, const std::string& name) {
+  for (size_t written = 0; written < content.size();) {
+    ssize_t n = ::write(file, content.data() + written, content.size() - written);
+    if (n < 0) return Error::last("write " + name);
+    written += static_cast<size_t>(n);
+  }
+  // The mode first: afterwards the file is another user's.
+  if (::fchmod(file, owner.mode) != 0) return Error::last("fchmod " + name);
+  if (::fchown(file, owner.uid, owner.gid) != 0) return Error::last("fchown " + name);
+  if (::fsync(file) != 0) return Error::last("fsync " + name);
+  return ok();
+}
+
+}  // namespace
+
+Result<bool> write_volume_file(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
+                               const std::string& content, const FileOwner& owner) {
+  auto valid = check_file_name(name);
+  if (!valid) return valid.error();
+  if (content.size() > kMaxVolumeFile) return Error::refusal(EFBIG, "content of " + name);
+  if ((owner.mode & ~kPermissions) != 0) return Error::refusal(EINVAL, "mode of " + name);
+  auto directory = open_volume(pods_dir, pod, volume);
+  if (!directory) return directory.error();
+  if (is_equal(directory->get(), name, content, owner)) return false;
+
+  auto temporary = temporary_name(name);
+  if (!temporary) return temporary.error();
+  auto file = walk(directory->get(), *temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, kNoLinks, name, 0600);
+  if (!file) return file.error();
+  auto filled = fill(file->get(), content, owner, name);
+  if (!filled) {
+    Error error = filled.error();
+    error.unchanged = ::unlinkat(directory->get(), temporary->c_str(), 0) == 0;
+    return error;
+  }
+  if (::renameat(directory->get(), temporary->c_str(), directory->get(), name.c_str()) != 0) {
+    Error error = Error::last("renameat " + name);
+    error.unchanged = ::unlinkat(directory->get(), temporary->c_str(), 0) == 0;
+    return error;
+  }
+  // The pod may have put something else in the place of the temporary file just before.
+  auto ours = stat_fd(file->get(), name);
+  auto entry = stat_entry(directory->get(), name, name);
+  if (!ours || !entry || !*entry || !same_inode(*ours, **entry)) {
+    Error error = Error::refusal(EAGAIN, "identity of " + name);
+    error.unchanged = false;
+    return error;
+  }
+  return true;
+}
+
+}  // namespace privsep

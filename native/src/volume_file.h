@@ -1,0 +1,26 @@
+// Writing a small file into a pod's volume without trusting what is there.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "pod.h"
+#include "result.h"
+
+namespace privsep {
+
+inline constexpr size_t kMaxVolumeFile = 64 * 1024;
+
+struct FileOwner {
+  uid_t uid = 0;
+  gid_t gid = 0;
+  mode_t mode = 0;  // permission bits
+};
+
+// Replaces volume/name as a whole: a temporary file of our own is written, synced and renamed over it. What
+// stood there before, also a link, is never opened for writing. False when the file is equal already.
+Result<bool> write_volume_file(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
+                               const std::string& content, const FileOwner& owner);
+
+}  // namespace privsep

@@ -1,0 +1,123 @@
+// Parsers of text and bytes from outside.
+#include <sys/inotify.h>
+
+#include <cstring>
+
+#include "../src/capabilities.h"
+#include "../src/cgroup.h"
+#include "../src/inotify.h"
+#include "../src/pod.h"
+#include "check.h"
+#include "fixture.h"
+
+using namespace privsep;
+using test::kPod;
+
+TEST(pod_uid_is_a_canonical_lower_case_uuid) {
+  CHECK(PodUid::parse(kPod));
+  for (const char* bad : {"", "0b7a1f6e-3f27-4a0e-9c39-2d6a4d1c0f1", "0b7a1f6e-3f27-4a0e-9c39-2d6a4d1c0f111",
+                          "0B7A1F6E-3f27-4a0e-9c39-2d6a4d1c0f11", "0b7a1f6e_3f27-4a0e-9c39-2d6a4d1c0f11",
+                          "0b7a1f6e-3f27-4a0e-9c39-2d6a4d1c0f/1", "../../../../../../../../../../../../",
+                          "0b7a1f6e3f274a0e9c392d6a4d1c0f110000"}) {
+    auto uid = PodUid::parse(bad);
+    CHECK(!uid && uid.error().refused && uid.error().code == EINVAL);
+  }
+  CHECK(!PodUid::parse(std::string_view("0b7a1f6e-3f27-4a0e-9c39-2d6a4d1c0f1\0", 36)));
+}
+
+TEST(disk_names_are_exact) {
+  CHECK(parse_disk_name("disk_0.sock", ".sock") == 0);
+  CHECK(parse_disk_name("disk_7.img", ".img") == 7);
+  CHECK(parse_disk_name("disk_999.img", ".img") == 999);
+  for (const char* bad : {"disk_.img", "disk_1000.img", "disk_01.img", "disk_-1.img", "disk_1.img ", "xdisk_1.img",
+                          "disk_1.sock", "disk_1", "", "disk_+1.img", "disk_1/.img"}) {
+    CHECK(parse_disk_name(bad, ".img") == -1);
+  }
+  CHECK(disk_name(12, ".img") == "disk_12.img");
+}
+
+TEST(file_names_are_plain) {
+  CHECK(check_file_name("vif-cache-eth0.json"));
+  for (const char* bad : {"", ".", "..", ".hidden", "a/b", "a b", "a\n"}) CHECK(!check_file_name(bad));
+  CHECK(!check_file_name(std::string(65, 'a')));
+  CHECK(!check_file_name(std::string_view("a\0b", 3)));
+}
+
+TEST(volumes_are_listed) {
+  for (const char* name : {"sockets", "public", "private", "container-disks"}) CHECK(parse_volume(name));
+  for (const char* bad : {"", "..", "libvirt-runtime", "sockets/../private"}) CHECK(!parse_volume(bad));
+}
+
+TEST(cgroup_of_the_pod_in_both_drivers) {
+  const std::string other = "11111111-2222-3333-4444-555555555555";
+  CHECK(cgroup_is_in_pod("0::/kubepods/burstable/pod0b7a1f6e-3f27-4a0e-9c39-2d6a4d1c0f11/abc\n", kPod));
+  CHECK(cgroup_is_in_pod("0::/kubepods.slice/kubepods-burstable.slice/"
+                         "kubepods-burstable-pod0b7a1f6e_3f27_4a0e_9c39_2d6a4d1c0f11.slice/cri-containerd-abc.scope\n",
+                         kPod));
+  // Guaranteed pods have no class in between; a private cgroup namespace shows a relative path.
+  CHECK(cgroup_is_in_pod("0::/../../kubepods-pod0b7a1f6e_3f27_4a0e_9c39_2d6a4d1c0f11.slice/cri-abc.scope", kPod));
+  CHECK(cgroup_is_in_pod("4:memory:/kubepods/pod0b7a1f6e-3f27-4a0e-9c39-2d6a4d1c0f11\n1:cpu:/\n0::/\n", kPod));
+  CHECK(!cgroup_is_in_pod("0::/kubepods/burstable/pod" + other + "/abc\n", kPod));
+  CHECK(!cgroup_is_in_pod("0::/\n", kPod));
+  CHECK(!cgroup_is_in_pod("", kPod));
+}
+
+TEST(cgroup_names_below_the_pod_do_not_count) {
+  const std::string other = "11111111-2222-3333-4444-555555555555";
+  CHECK(!cgroup_is_in_pod("0::/kubepods/pod" + other + "/ctr/pod" + kPod + "\n", kPod));
+  CHECK(cgroup_is_in_pod("0::/kubepods/pod" + std::string(kPod) + "/ctr/pod" + other + "\n", kPod));
+  // One hierarchy of another pod is enough to refuse.
+  CHECK(!cgroup_is_in_pod("2:cpu:/kubepods/pod" + std::string(kPod) + "\n0::/kubepods/pod" + other + "\n", kPod));
+}
+
+TEST(cgroup_components_are_whole) {
+  for (const char* bad : {"0::/xpod0b7a1f6e-3f27-4a0e-9c39-2d6a4d1c0f11", "0::/pod0b7a1f6e-3f27-4a0e-9c39-2d6a4d1c0f11x",
+                          "0::/pod0b7a1f6e_3f27_4a0e_9c39_2d6a4d1c0f11", "0::pod", "0:/pod", "nonsense", ":", "::",
+                          "0::/kubepods-xpod0b7a1f6e_3f27_4a0e_9c39_2d6a4d1c0f11.slice",
+                          "0::/kubepods-pod0b7a1f6e-3f27-4a0e-9c39-2d6a4d1c0f11.slice",
+                          "0:name=/pod0b7a1f6e-3f27-4a0e-9c39-2d6a4d1c0f11:/"}) {
+    CHECK(!cgroup_is_in_pod(bad, kPod));
+  }
+}
+
+TEST(thread_status_needs_every_field) {
+  const std::string good =
+      "Name:\tnode\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nCapInh:\t0000000000000000\nCapPrm:\t00000000002c100f\n"
+      "CapEff:\t0000000000000000\nCapBnd:\t0000000000000000\nCapAmb:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\n";
+  auto status = parse_thread_status(good);
+  REQUIRE(status);
+  CHECK(status->uids[3] == 4 && status->gids[0] == 5 && status->permitted == 0x2c100f);
+  CHECK(status->no_new_privs && status->seccomp == 2);
+  for (const char* field : {"Uid", "Gid", "CapInh", "CapPrm", "CapEff", "CapAmb", "NoNewPrivs", "Seccomp"}) {
+    std::string without = good;
+    without.replace(without.find(std::string("\n") + field + ":") + 1, 1, "X");
+    CHECK(!parse_thread_status(without));
+  }
+  CHECK(!parse_thread_status("\nUid:\t1\t2\t3\n"));
+  CHECK(!parse_thread_status(""));
+}
+
+static std::string event_bytes(int wd, uint32_t mask, const std::string& name, uint32_t length) {
+  inotify_event header{};
+  header.wd = wd;
+  header.mask = mask;
+  header.len = length;
+  std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+  bytes += name;
+  bytes.resize(sizeof header + length, '\0');
+  return bytes;
+}
+
+TEST(inotify_events_end_where_the_buffer_does) {
+  std::string buffer = event_bytes(1, IN_CREATE, "launcher-sock", 16) + event_bytes(-1, IN_Q_OVERFLOW, "", 0);
+  auto events = parse_inotify(buffer);
+  REQUIRE(events.size() == 2);
+  CHECK(events[0].wd == 1 && events[0].name == "launcher-sock" && events[1].wd == -1);
+  // A name without a terminator, a length beyond the end, half a header.
+  CHECK(parse_inotify(event_bytes(1, IN_CREATE, "abcd", 4))[0].name == "abcd");
+  std::string long_name = event_bytes(1, IN_CREATE, "abcd", 4);
+  uint32_t beyond = 4096;
+  std::memcpy(&long_name[offsetof(inotify_event, len)], &beyond, sizeof beyond);
+  CHECK(parse_inotify(long_name).empty());
+  CHECK(parse_inotify(buffer.substr(0, 7)).empty());
+}

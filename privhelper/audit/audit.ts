@@ -1,0 +1,115 @@
+/** The audit log: JSON lines, one at the begin and one at the end of every call, one for every refusal. */
+import type { Peer } from '../../native/binding.js';
+import type { CallFailure } from '../failure.js';
+import { TokenBucket } from './limiter.js';
+
+export type Decision = 'allowed' | 'refused' | 'failed';
+
+/** Where lines go. Throws when a line could not be written whole. */
+export interface AuditSink {
+  append(line: string): void;
+}
+
+/** A call as the log knows it. */
+export interface AuditedCall {
+  readonly id: string;
+  readonly method: string;
+  readonly peer: Peer;
+  readonly podUid?: string | undefined;
+  readonly vmiUid?: string | undefined;
+  readonly arguments?: Readonly<Record<string, unknown>>;
+}
+
+export interface AuditOptions {
+  readonly sink: AuditSink;
+  /** Wall clock. */
+  readonly now: () => Date;
+  /** Milliseconds, monotonic. */
+  readonly monotonic: () => number;
+  /** Told when a line is lost. */
+  readonly report: (message: string, error?: unknown) => void;
+}
+
+/** Refusals written at most: 100 at once, 20 a second. */
+const refusalBurst = 100;
+const refusalsPerSecond = 20;
+
+export class AuditLog {
+  private readonly refusals: TokenBucket;
+  private suppressed = 0;
+
+  constructor(private readonly options: AuditOptions) {
+    this.refusals = new TokenBucket(refusalBurst, refusalsPerSecond, options.monotonic);
+  }
+
+  /** Throws when the line cannot be written: the call must not happen then. */
+  begin(call: AuditedCall): void {
+    this.options.sink.append(this.line('begin', call, {}));
+  }
+
+  /** Never throws: the call has happened. */
+  end(call: AuditedCall, failure: CallFailure | undefined, durationMs: number): void {
+    const decision: Decision = failure === undefined ? 'allowed' : failure.refused ? 'refused' : 'failed';
+    this.tryAppend(this.line('end', call, { decision, ...facts(failure), duration_ms: round(durationMs) }));
+  }
+
+  /** A call or connection that was refused before anything was done for it. Rate limited. */
+  refused(call: Partial<AuditedCall> & { readonly method: string }, failure: CallFailure): void {
+    if (!this.refusals.take()) {
+      this.suppressed += 1;
+      return;
+    }
+    this.tryAppend(
+      this.line('refusal', call, { decision: 'refused', ...facts(failure), ...this.takeSuppressed() }),
+    );
+  }
+
+  /** Writes the number of refusals that were not written one by one, if there are any. */
+  flush(): void {
+    if (this.suppressed === 0) return;
+    this.tryAppend(this.line('suppressed', {}, this.takeSuppressed()));
+  }
+
+  private takeSuppressed(): { suppressed?: number } {
+    const count = this.suppressed;
+    this.suppressed = 0;
+    return count === 0 ? {} : { suppressed: count };
+  }
+
+  private line(event: string, call: Partial<AuditedCall>, rest: Record<string, unknown>): string {
+    const peer = call.peer;
+    return `${JSON.stringify({
+      time: this.options.now().toISOString(),
+      event,
+      call: call.id,
+      method: call.method,
+      peer: peer === undefined ? undefined : { pid: peer.pid, uid: peer.uid },
+      pod: call.podUid,
+      vmi: call.vmiUid,
+      arguments: call.arguments,
+      ...rest,
+    })}\n`;
+  }
+
+  private tryAppend(line: string): void {
+    try {
+      this.options.sink.append(line);
+    } catch (error) {
+      this.options.report('audit line lost', error);
+    }
+  }
+}
+
+function facts(failure: CallFailure | undefined): Record<string, unknown> {
+  if (failure === undefined) return {};
+  return {
+    errno: failure.errnoName === '' ? undefined : failure.errnoName,
+    operation: failure.operation,
+    field: failure.field === '' ? undefined : failure.field,
+    message: failure.message,
+  };
+}
+
+function round(milliseconds: number): number {
+  return Math.round(milliseconds * 1000) / 1000;
+}

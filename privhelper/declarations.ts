@@ -1,0 +1,68 @@
+/** The declarations that every method of the helper carries as a protobuf option. */
+import { type DescMethod, type DescService, getOption, hasOption } from '@bufbuild/protobuf';
+import {
+  Capability,
+  type Declaration,
+  declaration,
+} from '../gen/virtprivsep/privhelper/v1/declaration_pb.js';
+import { DeviceService } from '../gen/virtprivsep/privhelper/v1/device_pb.js';
+import { HelperService } from '../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import { NetworkService } from '../gen/virtprivsep/privhelper/v1/network_pb.js';
+import { PodService } from '../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import { SocketService } from '../gen/virtprivsep/privhelper/v1/socket_pb.js';
+import { StorageService } from '../gen/virtprivsep/privhelper/v1/storage_pb.js';
+
+/** Every service that the helper offers. */
+export const services: readonly DescService[] = [
+  HelperService,
+  PodService,
+  SocketService,
+  NetworkService,
+  StorageService,
+  DeviceService,
+];
+
+/** Kernel numbers of the capabilities, capabilities(7). */
+const capabilityNumber: Readonly<Record<Capability, number | undefined>> = {
+  [Capability.UNSPECIFIED]: undefined,
+  [Capability.CHOWN]: 0,
+  [Capability.DAC_OVERRIDE]: 1,
+  [Capability.DAC_READ_SEARCH]: 2,
+  [Capability.FOWNER]: 3,
+  [Capability.NET_ADMIN]: 12,
+  [Capability.SYS_CHROOT]: 18,
+  [Capability.SYS_PTRACE]: 19,
+  [Capability.SYS_ADMIN]: 21,
+};
+
+export interface Declared {
+  /** For instance `PodService.Identify`. */
+  readonly name: string;
+  readonly declaration: Declaration;
+  /** Capabilities raised for the call, as a bit mask of kernel numbers. */
+  readonly caps: bigint;
+  /** Milliseconds; 0 for streams. */
+  readonly deadlineMs: number;
+}
+
+/** `PodService.Identify`: short and unique, there is one package. */
+export function methodName(method: DescMethod): string {
+  return `${method.parent.name}.${method.name}`;
+}
+
+/** Reads a method's declaration. Throws when it has none or an incomplete one. */
+export function declaredBy(method: DescMethod): Declared {
+  const name = methodName(method);
+  if (!hasOption(method, declaration)) throw new Error(`${name} has no declaration`);
+  const declared = getOption(method, declaration);
+  let caps = 0n;
+  for (const capability of declared.capabilities) {
+    const number = capabilityNumber[capability];
+    if (number === undefined) throw new Error(`${name} declares an unknown capability`);
+    caps |= 1n << BigInt(number);
+  }
+  if (declared.effect === 0 || declared.changes === '')
+    throw new Error(`${name} does not declare its effect`);
+  if (method.methodKind === 'unary' && declared.deadlineMs === 0) throw new Error(`${name} has no deadline`);
+  return { name, declaration: declared, caps, deadlineMs: declared.deadlineMs };
+}

@@ -1,0 +1,73 @@
+/** The descriptor channel: one request, a ticket, and one answer, a status byte with the descriptor. */
+import { constants } from 'node:os';
+import type { Native, Peer } from '../../native/binding.js';
+import type { AuditLog } from '../audit/audit.js';
+import { refusal, toFailure } from '../failure.js';
+import type { Policy } from '../policy/policy.js';
+import { type Tickets, ticketBytes } from './tickets.js';
+
+const method = 'claim descriptor';
+const { EACCES, EINVAL, EIO } = constants.errno;
+
+/** Time for the ticket to arrive on a new connection. */
+const requestTimeoutMs = 2000;
+const maxConnections = 64;
+
+/** Serves on a listening descriptor until stopped. */
+export function serveTickets(
+  native: Native,
+  listener: number,
+  tickets: Tickets,
+  policy: Policy,
+  audit: AuditLog,
+): { stop(): void } {
+  return native.serveDescriptors(
+    listener,
+    // One byte more than a ticket, so that a longer message is seen to be one.
+    { maxBytes: ticketBytes + 1, timeoutMs: requestTimeoutMs, maxConnections },
+    (request, peer, reply) => answer(request, peer, reply, { native, tickets, policy, audit }),
+  );
+}
+
+export interface Claiming {
+  readonly native: Pick<Native, 'close'>;
+  readonly tickets: Tickets;
+  readonly policy: Policy;
+  readonly audit: AuditLog;
+}
+
+/** Answers one claim: status 0 and the descriptor, else an errno (EACCES for every refusal). */
+export function answer(
+  request: Uint8Array,
+  peer: Peer,
+  reply: (status: number, fd: number | null) => void,
+  { native, tickets, policy, audit }: Claiming,
+): void {
+  if (peer.uid !== policy.agentUid) {
+    audit.refused({ method, peer }, refusal('check peer', 'uid is not the agent'));
+    reply(EACCES, null);
+    return;
+  }
+  if (request.length !== ticketBytes) {
+    audit.refused({ method, peer }, refusal('check ticket', 'message is not a ticket'));
+    reply(EINVAL, null);
+    return;
+  }
+  let claimed: ReturnType<Tickets['redeem']>;
+  try {
+    claimed = tickets.redeem(request, peer);
+  } catch (error) {
+    audit.refused({ method, peer }, toFailure(error));
+    reply(EACCES, null);
+    return;
+  }
+  const { fd, owner } = claimed;
+  try {
+    audit.begin({ id: owner.callId, method, peer, podUid: owner.podUid, vmiUid: owner.vmiUid });
+  } catch {
+    native.close(fd);
+    reply(EIO, null);
+    return;
+  }
+  reply(0, fd);
+}

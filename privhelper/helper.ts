@@ -1,0 +1,30 @@
+/** What the operations work with. */
+import type { MethodDescription } from '../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import type { NamespaceId, Native } from '../native/binding.js';
+import type { Tickets } from './descriptors/tickets.js';
+import type { MountRecords } from './pods/records.js';
+import type { PodRegistry } from './pods/registry.js';
+import type { Policy } from './policy/policy.js';
+import type { PodWatcher } from './watch/watcher.js';
+
+export interface Helper {
+  readonly native: Native;
+  readonly policy: Policy;
+  /** kubelet's pods directory, opened at start. */
+  readonly podsDir: number;
+  /** Network namespaces that are never entered: the host's and the helper's own. */
+  readonly forbiddenNetworks: readonly NamespaceId[];
+  readonly pods: PodRegistry;
+  readonly records: MountRecords;
+  readonly tickets: Tickets;
+  readonly watcher: PodWatcher;
+  readonly instance: Instance;
+}
+
+/** This run of the helper. */
+export interface Instance {
+  readonly id: string;
+  readonly version: string;
+  readonly startedAt: Date;
+  readonly methods: readonly MethodDescription[];
+}

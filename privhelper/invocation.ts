@@ -1,0 +1,39 @@
+/** One call in progress: whose it is, what it may raise and how long it may take. */
+import type { Call, Peer } from '../native/binding.js';
+import { expired } from './failure.js';
+
+export interface InvocationFacts {
+  readonly id: string;
+  readonly peer: Peer;
+  /** Declared capabilities. */
+  readonly caps: bigint;
+  /** Monotonic milliseconds at which the call is given up; Infinity for streams. */
+  readonly deadline: number;
+  readonly signal: AbortSignal;
+  /** Milliseconds, monotonic. */
+  readonly now: () => number;
+}
+
+export class Invocation {
+  readonly id: string;
+  readonly peer: Peer;
+  readonly signal: AbortSignal;
+
+  constructor(private readonly facts: InvocationFacts) {
+    this.id = facts.id;
+    this.peer = facts.peer;
+    this.signal = facts.signal;
+  }
+
+  /** Options for the next native operation: the declared capabilities and the time that is left. */
+  get call(): Call {
+    return this.within(this.facts.caps, Number.POSITIVE_INFINITY);
+  }
+
+  /** Options with other declared capabilities and at most `limitMs`. Throws when no time is left. */
+  within(caps: bigint, limitMs: number): Call {
+    const left = Math.floor(this.facts.deadline - this.facts.now());
+    if (left <= 0) throw expired('await turn', true);
+    return { caps, deadlineMs: Math.min(left, limitMs) };
+  }
+}

@@ -1,0 +1,208 @@
+/**
+ * The privileged helper. As root it opens what it needs and starts the privileged threads; then this
+ * process becomes an ordinary user without capabilities, proves it, and only then reads its first byte
+ * from the agent.
+ */
+import { randomBytes, randomUUID } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { basename, dirname, join } from 'node:path';
+import { performance } from 'node:perf_hooks';
+import { fileURLToPath } from 'node:url';
+import { PodService } from '../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import { loadNative, type NamespaceId, type Native } from '../native/binding.js';
+import { AuditLog } from './audit/audit.js';
+import { AuditFile } from './audit/file.js';
+import { declaredBy, services } from './declarations.js';
+import { serveTickets } from './descriptors/channel.js';
+import { Tickets } from './descriptors/tickets.js';
+import { assertDedicated, openDirectory, ownDirectory, ownFiles } from './directories.js';
+import { assertComplete, table } from './dispatch.js';
+import { type Flags, parseFlags } from './flags.js';
+import type { Helper } from './helper.js';
+import { MountRecords } from './pods/records.js';
+import { PodRegistry } from './pods/registry.js';
+import { isUuid } from './policy/fields.js';
+import { createPolicy, type Policy } from './policy/policy.js';
+import { readThreads, verifyThreads } from './privileges.js';
+import { Calls } from './server/calls.js';
+import { type DeclaredEntry, declareAll, describeAll } from './server/routes.js';
+import { RpcServer } from './server/server.js';
+import { PodWatcher } from './watch/watcher.js';
+
+/** Looks at every pod again, against lost events. */
+const recheckMs = 30_000;
+/** Writes the number of suppressed refusals. */
+const auditFlushMs = 10_000;
+/** Time for calls in progress when the helper is told to stop. */
+const stopMs = 5000;
+const watchDeadlineMs = 2000;
+const backlog = 16;
+
+type Report = (message: string, error?: unknown) => void;
+
+/** What is opened as root. */
+interface Opened {
+  readonly podsDir: number;
+  readonly auditFile: AuditFile;
+  readonly rpcListener: number;
+  readonly ticketListener: number;
+  readonly forbiddenNetworks: readonly NamespaceId[];
+}
+
+function main(): void {
+  const report: Report = (message, error) => log('warning', message, error);
+  const flags = parseFlags(process.argv.slice(2));
+  const policy = createPolicy({
+    agentUid: flags.agentUid,
+    qemuUid: flags.qemuUid,
+    qemuGid: flags.qemuGid,
+  });
+  assertComplete(table, services);
+  const entries = declareAll(table);
+  const native = loadNative();
+  const opened = openAsRoot(native, flags, report);
+  giveUpPrivileges(native, flags, entries);
+  serve(native, flags, policy, entries, opened, report);
+}
+
+function openAsRoot(native: Native, flags: Flags, report: Report): Opened {
+  process.umask(0o022);
+  const podsDir = openDirectory(flags.kubeletPodsDir);
+
+  const isRecord = (name: string) => isUuid(name) || /^\.[0-9a-f-]{36}\.tmp$/.test(name);
+  assertDedicated(flags.stateDir, isRecord);
+  ownDirectory(flags.stateDir, { uid: flags.uid, gid: flags.gid, mode: 0o700 });
+  ownFiles(flags.stateDir, isRecord, flags.uid, flags.gid);
+
+  const auditDir = dirname(flags.auditFile);
+  assertDedicated(auditDir, (name) => name.startsWith(basename(flags.auditFile)));
+  ownDirectory(auditDir, { uid: flags.uid, gid: flags.gid, mode: 0o700 });
+  const auditFile = new AuditFile({ path: flags.auditFile, maxBytes: flags.auditMaxBytes, report });
+  auditFile.chown(flags.uid, flags.gid);
+
+  // The agent may enter the directory but not replace a socket in it.
+  ownDirectory(flags.socketDir, { uid: 0, gid: flags.agentGid, mode: 0o750 });
+  const socket = { mode: 0o660, gid: flags.agentGid, backlog };
+  const rpcListener = native.listenUnix({
+    ...socket,
+    path: join(flags.socketDir, 'helper.sock'),
+    type: 'stream',
+  });
+  const ticketListener = native.listenUnix({
+    ...socket,
+    path: join(flags.socketDir, 'fd.sock'),
+    type: 'seqpacket',
+  });
+
+  const forbiddenNetworks = [native.namespaceId(flags.hostNetns), native.namespaceId('/proc/self/ns/net')];
+  return { podsDir, auditFile, rpcListener, ticketListener, forbiddenNetworks };
+}
+
+function giveUpPrivileges(native: Native, flags: Flags, entries: readonly DeclaredEntry[]): void {
+  const permitted = entries.reduce((union, { declared }) => union | declared.caps, 0n);
+  native.startPrivilegedThreads({ count: flags.threads, permitted });
+  native.dropPrivileges({ uid: flags.uid, gid: flags.gid, groups: [] });
+  native.lockDown({ privileged: true });
+  // One thread more than was asked for: it replaces those that cannot return to their namespaces.
+  verifyThreads(readThreads(), { uid: flags.uid, privilegedThreads: flags.threads + 1, permitted });
+}
+
+function serve(
+  native: Native,
+  flags: Flags,
+  policy: Policy,
+  entries: readonly DeclaredEntry[],
+  { podsDir, auditFile, rpcListener, ticketListener, forbiddenNetworks }: Opened,
+  report: Report,
+): void {
+  const now = () => performance.now();
+  const audit = new AuditLog({ sink: auditFile, now: () => new Date(), monotonic: now, report });
+  const instanceId = randomUUID();
+  const pods: PodRegistry = new PodRegistry({
+    native,
+    podsDir,
+    policy,
+    identify: declaredBy(PodService.method.identify),
+    onExit: (podUid) => watcher.touch(podUid),
+  });
+  const watcher: PodWatcher = new PodWatcher({
+    native,
+    podsDir,
+    policy,
+    call: { caps: declaredBy(PodService.method.watch).caps, deadlineMs: watchDeadlineMs },
+    hasExited: (podUid) => pods.hasExited(podUid),
+    onGone: (podUid) => pods.forget(podUid),
+    recheckMs,
+    now,
+    report,
+  });
+  const tickets = new Tickets({
+    limit: policy.maxTickets,
+    ttlMs: policy.ticketTtlMs,
+    close: (fd) => native.close(fd),
+    random: randomBytes,
+  });
+  const helper: Helper = {
+    native,
+    policy,
+    podsDir,
+    forbiddenNetworks,
+    pods,
+    records: new MountRecords(flags.stateDir, flags.kubeletPodsDir, policy),
+    tickets,
+    watcher,
+    instance: {
+      id: instanceId,
+      version: readVersion(),
+      startedAt: new Date(),
+      methods: describeAll(entries),
+    },
+  };
+  const calls = new Calls({ audit, instanceId, now, report });
+  const server = new RpcServer({ native, helper, entries, calls, audit, report });
+
+  watcher.start();
+  const channel = serveTickets(native, ticketListener, tickets, policy, audit);
+  server.listen(rpcListener);
+  const flush = setInterval(() => audit.flush(), auditFlushMs);
+  log('info', `ready: instance ${instanceId}, ${entries.length} methods`);
+
+  const stop = async () => {
+    server.stop();
+    channel.stop();
+    clearInterval(flush);
+    watcher.close();
+    await Promise.race([calls.idle(), new Promise((resolve) => setTimeout(resolve, stopMs))]);
+    server.destroy();
+    tickets.closeAll();
+    pods.close();
+    audit.flush();
+    auditFile.close();
+    process.exit(0);
+  };
+  process.once('SIGTERM', () => void stop());
+  process.once('SIGINT', () => void stop());
+}
+
+function log(level: 'info' | 'warning', message: string, error?: unknown): void {
+  const reason = error === undefined ? undefined : error instanceof Error ? error.message : String(error);
+  const line = { component: 'virt-privhelper', level, msg: message, reason };
+  process.stderr.write(`${JSON.stringify({ ...line, timestamp: new Date().toISOString() })}\n`);
+}
+
+/** From package.json, which is above the sources and above dist/. */
+function readVersion(): string {
+  const here = dirname(fileURLToPath(import.meta.url));
+  const root = basename(dirname(here)) === 'dist' ? join(here, '..', '..') : join(here, '..');
+  const manifest: unknown = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
+  return typeof manifest === 'object' && manifest !== null && 'version' in manifest
+    ? String(manifest.version)
+    : 'unknown';
+}
+
+try {
+  main();
+} catch (error) {
+  process.stderr.write(`virt-privhelper: ${error instanceof Error ? error.message : String(error)}\n`);
+  process.exit(1);
+}

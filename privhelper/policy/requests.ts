@@ -1,0 +1,123 @@
+/** Checks of all requests but those of the network service. */
+import type { PodRef as PodRefMessage } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
+import { type ClaimRequest, Device } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
+import type { StatRequest } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import { type ConnectRequest, PodSocket } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
+import type {
+  MountContainerDiskRequest,
+  StatContainerDiskRequest,
+} from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
+import type { ClaimableDevice, PodVolume } from '../../native/binding.js';
+import { malformed } from '../failure.js';
+import type { Check, PodRef, Subject } from './check.js';
+import { imagePathField, integerField, listField, Unique, uuidField } from './fields.js';
+
+const nothing = () => ({});
+
+export function parsePodRef(pod: PodRefMessage | undefined): PodRef {
+  if (pod === undefined) throw malformed('pod', 'missing');
+  return {
+    podUid: uuidField('pod.pod_uid', pod.podUid),
+    vmiUid: uuidField('pod.vmi_uid', pod.vmiUid),
+  };
+}
+
+export const podRefWords = ['pod_uid and vmi_uid are canonical UUIDs'] as const;
+
+/** Requests without fields. */
+export const empty: Check<unknown, Subject> = { words: [], parse: nothing, audited: nothing };
+
+/** Requests with a pod and nothing else. */
+export const podOnly: Check<{ pod?: PodRefMessage | undefined }, PodRef> = {
+  words: podRefWords,
+  parse: (_policy, request) => parsePodRef(request.pod),
+  audited: nothing,
+};
+
+export const stat: Check<StatRequest, { readonly podUid: string }> = {
+  words: ['pod_uid is a canonical UUID'],
+  parse: (_policy, request) => ({ podUid: uuidField('pod_uid', request.podUid) }),
+  audited: nothing,
+};
+
+export interface NamedSocket extends PodRef {
+  readonly volume: PodVolume;
+  readonly name: string;
+}
+
+export const connect: Check<ConnectRequest, NamedSocket> = {
+  words: [...podRefWords, 'socket is a listed one; its volume and name are constants of the helper'],
+  parse(_policy, request) {
+    const pod = parsePodRef(request.pod);
+    switch (request.socket) {
+      case PodSocket.LAUNCHER_COMMAND:
+        return { ...pod, volume: 'sockets', name: 'launcher-sock' };
+      default:
+        throw malformed('socket', 'not a known socket');
+    }
+  },
+  audited: ({ volume, name }) => ({ socket: `${volume}/${name}` }),
+};
+
+export interface VolumeRef extends PodRef {
+  readonly volumeIndex: number;
+}
+
+export const containerDisk: Check<StatContainerDiskRequest, VolumeRef> = {
+  words: [...podRefWords, 'volume_index is at most 999'],
+  parse: (policy, request) => ({
+    ...parsePodRef(request.pod),
+    volumeIndex: integerField('volume_index', request.volumeIndex, 0, policy.maxVolumeIndex),
+  }),
+  audited: ({ volumeIndex }) => ({ volumeIndex }),
+};
+
+export interface ContainerDiskMount extends VolumeRef {
+  readonly imagePath: string;
+}
+
+export const mountContainerDisk: Check<MountContainerDiskRequest, ContainerDiskMount> = {
+  words: [
+    ...podRefWords,
+    'volume_index is at most 999',
+    'image_path has at most 4096 bytes and no NUL; it is resolved inside the image only',
+  ],
+  parse: (policy, request) => ({
+    ...parsePodRef(request.pod),
+    volumeIndex: integerField('volume_index', request.volumeIndex, 0, policy.maxVolumeIndex),
+    imagePath: imagePathField('image_path', request.imagePath, policy.maxImagePathBytes),
+  }),
+  audited: ({ volumeIndex, imagePath }) => ({ volumeIndex, imagePath }),
+};
+
+const deviceNames: ReadonlyMap<Device, ClaimableDevice> = new Map([
+  [Device.KVM, 'kvm'],
+  [Device.TUN, 'tun'],
+  [Device.VHOST_NET, 'vhost-net'],
+  [Device.VHOST_VSOCK, 'vhost-vsock'],
+]);
+
+export interface DeviceClaim extends PodRef {
+  readonly requested: readonly Device[];
+  readonly devices: readonly ClaimableDevice[];
+}
+
+export const claim: Check<ClaimRequest, DeviceClaim> = {
+  words: [
+    ...podRefWords,
+    'at most 16 devices, each a listed one, none twice; path and numbers are constants',
+  ],
+  parse(policy, request) {
+    const pod = parsePodRef(request.pod);
+    const requested = listField('devices', request.devices, policy.maxDevices);
+    const unique = new Unique();
+    const devices = requested.map((device, i) => {
+      const name = deviceNames.get(device);
+      if (name === undefined) throw malformed(`devices[${i}]`, 'not a known device');
+      unique.add(`devices[${i}]`, name);
+      return name;
+    });
+    return { ...pod, requested, devices };
+  },
+  audited: ({ devices }) => ({ devices }),
+};

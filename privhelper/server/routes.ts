@@ -1,0 +1,83 @@
+/** Connects the dispatch table to Connect RPC. */
+import { create } from '@bufbuild/protobuf';
+import { type ConnectRouter, createContextKey, type HandlerContext } from '@connectrpc/connect';
+import {
+  type MethodDescription,
+  MethodDescriptionSchema,
+} from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import type { Peer } from '../../native/binding.js';
+import { type Declared, declaredBy } from '../declarations.js';
+import type { Entry } from '../dispatch.js';
+import type { Helper } from '../helper.js';
+import type { Calls, CheckedRequest } from './calls.js';
+
+/** What the connection knows of a request. */
+export interface RequestOrigin {
+  readonly peer: Peer;
+  /** Set once the request has reached its check; what never does is a refusal of its own. */
+  dispatched: boolean;
+}
+
+export const originKey = createContextKey<RequestOrigin | undefined>(undefined);
+
+export interface DeclaredEntry {
+  readonly entry: Entry;
+  readonly declared: Declared;
+}
+
+/** Throws when an entry's method has no complete declaration. */
+export function declareAll(entries: readonly Entry[]): readonly DeclaredEntry[] {
+  return entries.map((entry) => ({ entry, declared: declaredBy(entry.method) }));
+}
+
+export function describeAll(entries: readonly DeclaredEntry[]): readonly MethodDescription[] {
+  return entries.map(({ entry, declared }) =>
+    create(MethodDescriptionSchema, {
+      method: `${entry.method.parent.typeName}.${entry.method.name}`,
+      declaration: declared.declaration,
+      checks: [...entry.words],
+    }),
+  );
+}
+
+export function addRoutes(
+  router: ConnectRouter,
+  entries: readonly DeclaredEntry[],
+  helper: Helper,
+  calls: Calls,
+): void {
+  for (const { entry, declared } of entries) {
+    const checkOf = (request: unknown) => () => check(entry, helper, request);
+    if (entry.kind === 'unary') {
+      router.rpc(entry.method, (request, context) =>
+        calls.unary(declared, contextOf(context), checkOf(request), (invocation, checked) =>
+          entry.run(helper, invocation, checked),
+        ),
+      );
+    } else {
+      router.rpc(entry.method, (request, context) =>
+        calls.stream(declared, contextOf(context), checkOf(request), (invocation, checked) =>
+          entry.run(helper, invocation, checked),
+        ),
+      );
+    }
+  }
+}
+
+/** The table has paired each check with its own request and operation, so the types meet again here. */
+function check(entry: Entry, { policy }: Helper, request: unknown): CheckedRequest<never> {
+  const checked = entry.parse(policy, request as never);
+  return {
+    checked: checked as never,
+    podUid: checked.podUid,
+    vmiUid: checked.vmiUid,
+    arguments: entry.audited(checked as never),
+  };
+}
+
+function contextOf(context: HandlerContext) {
+  const origin = context.values.get(originKey);
+  if (origin === undefined) throw new Error('request without a connection');
+  origin.dispatched = true;
+  return { peer: origin.peer, signal: context.signal, timeoutMs: context.timeoutMs() };
+}

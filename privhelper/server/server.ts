@@ -1,0 +1,139 @@
+/** The RPC server: connections of the agent over a unix socket, each with an HTTP/2 session of its own. */
+import {
+  constants,
+  createServer,
+  type Http2ServerRequest,
+  type Http2ServerResponse,
+  type ServerHttp2Session,
+} from 'node:http2';
+import { Socket } from 'node:net';
+import { Code, createContextValues } from '@connectrpc/connect';
+import { connectNodeAdapter } from '@connectrpc/connect-node';
+import type { Native, Peer } from '../../native/binding.js';
+import type { AuditLog } from '../audit/audit.js';
+import { CallFailure } from '../failure.js';
+import type { Helper } from '../helper.js';
+import type { Calls } from './calls.js';
+import { Connections } from './connections.js';
+import { addRoutes, type DeclaredEntry, originKey, type RequestOrigin } from './routes.js';
+
+export interface ServerOptions {
+  readonly native: Native;
+  readonly helper: Helper;
+  readonly entries: readonly DeclaredEntry[];
+  readonly calls: Calls;
+  readonly audit: AuditLog;
+  readonly report: (message: string, error?: unknown) => void;
+}
+
+/** Streams of one connection at a time. */
+const maxStreams = 64;
+/** The two content types of the Connect protocol with binary messages. */
+const contentTypes = new Set(['application/proto', 'application/connect+proto']);
+
+export class RpcServer {
+  private readonly connections: Connections;
+  private readonly sessions = new Set<ServerHttp2Session>();
+  private acceptor: { stop(): void } | undefined;
+  private inProgress = 0;
+
+  constructor(private readonly options: ServerOptions) {
+    this.connections = new Connections(options.helper.policy);
+  }
+
+  /** Serves a listening descriptor, which it takes over. */
+  listen(listener: number): void {
+    this.acceptor = this.options.native.acceptConnections(listener, (fd, peer) => this.accept(fd, peer));
+  }
+
+  /** Accepts nothing more; sessions end when their calls have ended. */
+  stop(): void {
+    this.acceptor?.stop();
+    for (const session of this.sessions) session.close();
+  }
+
+  /** Ends all sessions at once. */
+  destroy(): void {
+    for (const session of this.sessions) session.destroy();
+  }
+
+  private accept(fd: number, peer: Peer): void {
+    const { native, audit, helper, report } = this.options;
+    const refused = this.connections.admit(peer);
+    if (refused !== undefined) {
+      native.close(fd);
+      audit.refused({ method: 'connect', peer }, refused);
+      return;
+    }
+    const socket = new Socket({ fd, readable: true, writable: true });
+    socket.on('error', (error) => report('connection of the agent failed', error));
+    socket.on('close', () => {
+      if (this.connections.leave()) helper.tickets.dropPeer(peer);
+    });
+    this.serve(socket, peer);
+  }
+
+  /** A server for one connection: no request can be taken for one of another peer. */
+  private serve(socket: Socket, peer: Peer): void {
+    const { helper, entries, calls, report } = this.options;
+    const origins = new WeakMap<object, RequestOrigin>();
+    const handle = connectNodeAdapter({
+      routes: (router) => addRoutes(router, entries, helper, calls),
+      grpc: false,
+      grpcWeb: false,
+      acceptCompression: [],
+      readMaxBytes: helper.policy.maxRequestBytes,
+      contextValues: (request) => createContextValues().set(originKey, origins.get(request)),
+    });
+    const server = createServer({ settings: { maxConcurrentStreams: maxStreams } }, (request, response) => {
+      const origin = { peer, dispatched: false };
+      origins.set(request, origin);
+      if (this.admitRequest(request, response, origin)) handle(request, response);
+    });
+    server.on('session', (session) => {
+      this.sessions.add(session);
+      session.on('close', () => this.sessions.delete(session));
+    });
+    server.on('sessionError', (error) => report('session of the agent failed', error));
+    server.emit('connection', socket);
+  }
+
+  /** Bounds number, type and time of requests. What never reaches its check is audited as refused. */
+  private admitRequest(
+    request: Http2ServerRequest,
+    response: Http2ServerResponse,
+    origin: RequestOrigin,
+  ): boolean {
+    const { audit, helper } = this.options;
+    const method = request.url.slice(1, 257);
+    const { stream } = request;
+    const late = setTimeout(() => {
+      if (!request.complete) stream.close(constants.NGHTTP2_CANCEL);
+    }, helper.policy.requestTimeoutMs);
+    this.inProgress += 1;
+    stream.once('close', () => {
+      this.inProgress -= 1;
+      clearTimeout(late);
+      if (origin.dispatched) return;
+      audit.refused({ method, peer: origin.peer }, undispatched(response.statusCode));
+    });
+    if (this.inProgress > helper.policy.maxCalls) {
+      stream.close(constants.NGHTTP2_ENHANCE_YOUR_CALM);
+      return false;
+    }
+    if (!contentTypes.has(request.headers['content-type'] ?? '')) {
+      response.writeHead(415).end();
+      return false;
+    }
+    return true;
+  }
+}
+
+function undispatched(status: number): CallFailure {
+  return new CallFailure({
+    code: Code.InvalidArgument,
+    operation: 'read request',
+    message: `request could not be read, answered with HTTP status ${status}`,
+    refused: true,
+  });
+}

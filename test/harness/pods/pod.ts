@@ -1,0 +1,396 @@
+/** Launcher pods as kubelet, container runtime and CNI leave them on a node. */
+
+import { randomBytes, randomUUID } from 'node:crypto';
+import {
+  chmodSync,
+  chownSync,
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  readlinkSync,
+  rmSync,
+} from 'node:fs';
+import { basename, join } from 'node:path';
+import { type CgroupDriver, PodCgroups } from './cgroup.js';
+import { type NamespaceOwner, runVariable } from './leftovers.js';
+import { unmountBelow } from './mounts.js';
+import { connectPod, disconnectPod, macOf, type PodLink } from './network.js';
+import { childrenOf, readIfThere, uptime } from './proc.js';
+import { type ProcessExit, type Spawned, signal, start, waitFor } from './run.js';
+
+/** The user of launchers of non-root VMIs. */
+export const qemuUser = 107;
+const deadlineMs = 20_000;
+
+/** emptyDirs of a launcher pod and where the compute container has them. */
+const emptyDirs = {
+  public: '/run/kubevirt',
+  sockets: '/run/kubevirt/sockets',
+  private: '/run/kubevirt-private',
+  'libvirt-runtime': '/run/libvirt',
+  'ephemeral-disks': '/run/kubevirt-ephemeral-disks',
+  'container-disks': '/run/kubevirt/container-disks',
+} as const;
+
+export type EmptyDir = keyof typeof emptyDirs;
+
+export interface ContainerDiskSource {
+  /** Index of the volume in the VMI's spec. */
+  readonly index: number;
+  /** Host path of the file that becomes the only file of /disk. */
+  readonly image: string;
+  /** Its name in /disk; the base name of `image` when absent. */
+  readonly name?: string;
+}
+
+export interface PodOptions {
+  /** A random one when absent. */
+  readonly uid?: string;
+  readonly name: string;
+  readonly vmiUid: string;
+  readonly podIP: string;
+  /** `0a:58` and the address when absent. */
+  readonly mac?: string;
+  readonly containerDisks?: readonly ContainerDiskSource[];
+  /** Marks a pod whose container disks the node agent has to mount (default true). */
+  readonly bindMountedContainerDisks?: boolean;
+  readonly cgroupDriver?: CgroupDriver;
+}
+
+/** What a pod needs to know about its node. */
+export interface PodNode {
+  readonly runId: string;
+  readonly podsDir: string;
+  /** Directory for roots of containers and logs. */
+  readonly workDir: string;
+  /** Directory with the bundled programs. */
+  readonly programsDir: string;
+  /** A process in the node's network namespace. */
+  readonly netnsPid: number;
+  readonly gateway: string;
+  readonly prefixLength: number;
+  readonly mtu: number;
+}
+
+export interface ContainerOptions {
+  readonly name: string;
+  readonly command: readonly string[];
+  readonly env?: Readonly<Record<string, string>>;
+  /** Mounts and devices, in the words of container.sh. */
+  readonly setup: readonly string[];
+}
+
+export interface Container {
+  readonly name: string;
+  readonly id: string;
+  /** Process 1 of the container, as the host numbers it. */
+  readonly pid: number;
+  readonly exited: Promise<ProcessExit>;
+  /** Path of stdout and stderr on the host. */
+  readonly log: string;
+  readonly cgroups: readonly string[];
+}
+
+export class Pod implements NamespaceOwner {
+  readonly uid: string;
+  readonly name: string;
+  readonly vmiUid: string;
+  readonly directory: string;
+  readonly podIP: string;
+  readonly mac: string;
+  /** Name of the veth end in the node's namespace. */
+  readonly hostLink: string;
+  readonly containers = new Map<string, Container>();
+  readonly #cgroups: PodCgroups;
+  readonly #spawned: Spawned[] = [];
+  readonly #namespaces = new Set<string>();
+  #pausePid = 0;
+  #destroyed: Promise<void> | undefined;
+  #endedAt: number | undefined;
+
+  /** Use HarnessNode.createPod, which also starts it. */
+  constructor(
+    private readonly node: PodNode,
+    private readonly options: PodOptions,
+  ) {
+    this.uid = options.uid ?? randomUUID();
+    this.name = options.name;
+    this.vmiUid = options.vmiUid;
+    this.podIP = options.podIP;
+    this.mac = options.mac ?? macOf(options.podIP);
+    this.directory = join(node.podsDir, this.uid);
+    this.hostLink = `veth${randomBytes(4).toString('hex')}`;
+    this.#cgroups = new PodCgroups(this.uid, options.cgroupDriver ?? 'cgroupfs');
+  }
+
+  /** A process that holds the pod's network, IPC and UTS namespaces. */
+  get pausePid(): number {
+    return this.#pausePid;
+  }
+
+  /** Path of the pod's network namespace. */
+  get netns(): string {
+    return `/proc/${this.#pausePid}/ns/net`;
+  }
+
+  /** Host directory of an emptyDir. */
+  emptyDir(volume: EmptyDir): string {
+    return join(this.directory, 'volumes/kubernetes.io~empty-dir', volume);
+  }
+
+  /** Namespace links (`net:[4026532]`) that the pod's processes had. */
+  get namespaces(): ReadonlySet<string> {
+    return this.#namespaces;
+  }
+
+  /** Seconds since boot; undefined until it was destroyed. */
+  get endedAt(): number | undefined {
+    return this.#endedAt;
+  }
+
+  /** Live processes in the pod's cgroups. */
+  pids(): number[] {
+    return this.#cgroups.pids();
+  }
+
+  cgroupDirectories(): string[] {
+    return this.#cgroups.directories();
+  }
+
+  async create(): Promise<void> {
+    this.#layOutDirectories();
+    await this.#startPause();
+    const link: PodLink = {
+      podIP: this.podIP,
+      prefixLength: this.node.prefixLength,
+      gateway: this.node.gateway,
+      mac: this.mac,
+      mtu: this.node.mtu,
+    };
+    await connectPod(this.node.netnsPid, this.#pausePid, this.hostLink, link);
+    for (const disk of this.options.containerDisks ?? []) await this.#startContainerDisk(disk);
+  }
+
+  #layOutDirectories(): void {
+    mkdirSync(this.directory, { mode: 0o750 });
+    mkdirSync(join(this.directory, 'containers'), { mode: 0o750 });
+    mkdirSync(join(this.directory, 'volumes'), { mode: 0o750 });
+    mkdirSync(join(this.directory, 'volumes/kubernetes.io~empty-dir'), { mode: 0o750 });
+    for (const volume of Object.keys(emptyDirs) as EmptyDir[]) {
+      const directory = this.emptyDir(volume);
+      mkdirSync(directory);
+      chownSync(directory, 0, qemuUser);
+      chmodSync(directory, 0o2777);
+    }
+    if ((this.options.bindMountedContainerDisks ?? true) && this.options.containerDisks !== undefined) {
+      mkdirSync(join(this.directory, 'containers/container-disk-binary'), { mode: 0o750 });
+    }
+  }
+
+  async #startPause(): Promise<void> {
+    const cgroups = this.#cgroups.create(randomBytes(32).toString('hex'));
+    const pause = this.#spawn(cgroups, 'pause', [
+      'unshare',
+      '--net',
+      '--ipc',
+      '--uts',
+      '--',
+      'sh',
+      '-c',
+      'hostname "$1"; echo ready; exec sleep infinity',
+      'sh',
+      this.name.slice(0, 63),
+    ]);
+    this.#pausePid = pause.pid;
+    await waitFor(`pause process of pod ${this.name}`, deadlineMs, () =>
+      readFileSync(this.#logPath('pause'), 'utf8').includes('ready'),
+    );
+    this.#rememberNamespaces(pause.pid);
+  }
+
+  async #startContainerDisk(disk: ContainerDiskSource): Promise<void> {
+    const dataDirectory = `/run/kubevirt-ephemeral-disks/container-disk-data/${this.vmiUid}`;
+    const name = `volumedisk${disk.index}`;
+    const container = await this.startContainer({
+      name,
+      setup: [
+        ...['copy', disk.image, `/disk/${disk.name ?? basename(disk.image)}`],
+        ...['volume', this.emptyDir('container-disks'), dataDirectory],
+      ],
+      command: [
+        'node',
+        '/harness/container-disk.mjs',
+        '--copy-path',
+        `/var${dataDirectory}/disk_${disk.index}`,
+      ],
+    });
+    const socket = join(this.emptyDir('container-disks'), `disk_${disk.index}.sock`);
+    await this.waitUnlessExited(container, `socket of ${name}`, () => existsSync(socket));
+  }
+
+  /** Waits for a condition that a container is to bring about; fails with its log when it ends before. */
+  async waitUnlessExited<T>(
+    container: Container,
+    what: string,
+    condition: () => T | undefined | false,
+  ): Promise<T> {
+    let ended = false;
+    void container.exited.then(() => {
+      ended = true;
+    });
+    return await waitFor(`${what} of pod ${this.name}`, deadlineMs, () => {
+      const value = condition();
+      if (value !== undefined && value !== false) return value;
+      if (ended)
+        throw new Error(`${what}: container ${container.name} ended: ${readFileSync(container.log, 'utf8')}`);
+      return undefined;
+    });
+  }
+
+  /** Mounts and devices of a compute container, in the words of container.sh. */
+  computeSetup(): string[] {
+    const volumes = (Object.keys(emptyDirs) as EmptyDir[])
+      // Parents before what is mounted in them.
+      .sort((a, b) => emptyDirs[a].length - emptyDirs[b].length)
+      .flatMap((volume) => [
+        volume === 'container-disks' ? 'hostToContainer' : 'volume',
+        this.emptyDir(volume),
+        emptyDirs[volume],
+      ]);
+    // Owned by root and closed to others until the node agent gives them to the launcher.
+    const optional = [
+      ['kvm', '10', '232'],
+      ['vhost-net', '10', '238'],
+    ]
+      .filter(([name]) => existsSync(`/dev/${name}`))
+      .flatMap(([name = '', major = '', minor = '']) => ['device', 'c', major, minor, '600', name]);
+    return [...volumes, 'device', 'c', '10', '200', '600', 'net/tun', ...optional];
+  }
+
+  /** Starts a container: own mount and PID namespace, the pod's others, uid 107, no capabilities. */
+  async startContainer(options: ContainerOptions): Promise<Container> {
+    const id = randomBytes(32).toString('hex');
+    const root = join(this.node.workDir, this.uid, `${options.name}-root`);
+    mkdirSync(root, { recursive: true });
+    mkdirSync(join(this.directory, 'containers', options.name), { mode: 0o750, recursive: true });
+    const basics = ['null 1 3', 'zero 1 5', 'full 1 7', 'random 1 8', 'urandom 1 9', 'tty 5 0'].flatMap(
+      (device) => {
+        const [name = '', major = '', minor = ''] = device.split(' ');
+        return ['device', 'c', major, minor, '666', name];
+      },
+    );
+    const cgroups = this.#cgroups.create(id);
+    const spawned = this.#spawn(
+      cgroups,
+      options.name,
+      [
+        ...['nsenter', `--net=${this.netns}`, `--ipc=/proc/${this.#pausePid}/ns/ipc`],
+        ...[`--uts=/proc/${this.#pausePid}/ns/uts`, '--'],
+        ...['unshare', '--mount', '--pid', '--fork', '--kill-child', '--propagation', 'slave', '--'],
+        ...['sh', join(this.node.programsDir, 'container.sh'), root, String(qemuUser)],
+        ...['readOnly', this.node.programsDir, '/harness'],
+        ...basics,
+        ...options.setup,
+        '--',
+        ...options.command,
+      ],
+      options.env,
+    );
+    const log = this.#logPath(options.name);
+    let ended = false;
+    void spawned.exited.then(() => {
+      ended = true;
+    });
+    // The first child of unshare is process 1; it is the container's own program once it runs as its user.
+    const pid = await waitFor(`container ${options.name} of pod ${this.name}`, deadlineMs, () => {
+      if (ended)
+        throw new Error(`container ${options.name} ended at its start: ${readFileSync(log, 'utf8')}`);
+      const [child] = childrenOf(spawned.pid);
+      if (child === undefined) return undefined;
+      return /^Uid:\t107\t/m.test(readIfThere(`/proc/${child}/status`)) ? child : undefined;
+    });
+    this.#rememberNamespaces(pid);
+    const container: Container = {
+      name: options.name,
+      id,
+      pid,
+      exited: spawned.exited,
+      log,
+      cgroups,
+    };
+    this.containers.set(options.name, container);
+    return container;
+  }
+
+  /** Spawns a program inside the cgroup of a container. */
+  #spawn(
+    cgroups: readonly string[],
+    name: string,
+    command: readonly string[],
+    env: Readonly<Record<string, string>> = {},
+  ): Spawned {
+    mkdirSync(join(this.node.workDir, this.uid), { recursive: true });
+    const log = openSync(this.#logPath(name), 'a', 0o644);
+    const spawned = start(
+      'sh',
+      [
+        '-c',
+        'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs" || exit 71; shift; done; shift; exec "$@"',
+        'sh',
+        ...cgroups,
+        '--',
+        ...command,
+      ],
+      {
+        stdio: ['ignore', log, log],
+        cwd: '/',
+        env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', [runVariable]: this.node.runId, ...env },
+      },
+    );
+    closeSync(log);
+    this.#spawned.push(spawned);
+    return spawned;
+  }
+
+  #logPath(name: string): string {
+    return join(this.node.workDir, this.uid, `${name}.log`);
+  }
+
+  #rememberNamespaces(pid: number): void {
+    for (const kind of ['net', 'ipc', 'uts', 'mnt', 'pid']) {
+      const link = readlinkSync(`/proc/${pid}/ns/${kind}`);
+      if (link !== readlinkSync(`/proc/self/ns/${kind}`)) this.#namespaces.add(link);
+    }
+  }
+
+  /** Kills process 1 of each container and lets its parent collect it, so that no zombie keeps a namespace. */
+  async #killContainers(): Promise<void> {
+    const left = new Set(this.#spawned);
+    for (const spawned of left) void spawned.exited.then(() => left.delete(spawned));
+    await waitFor(`containers of pod ${this.name} to end`, deadlineMs, () => {
+      for (const { pid } of left) {
+        const children = childrenOf(pid);
+        for (const each of children.length > 0 ? children : [pid]) signal(each, 'SIGKILL');
+      }
+      return left.size === 0;
+    });
+  }
+
+  /** Ends everything of the pod and removes its traces. May be called at any time, more than once. */
+  destroy(): Promise<void> {
+    this.#destroyed ??= this.#destroy();
+    return this.#destroyed;
+  }
+
+  async #destroy(): Promise<void> {
+    await this.#killContainers();
+    await this.#cgroups.destroy(deadlineMs);
+    this.#endedAt = uptime();
+    await disconnectPod(this.node.netnsPid, this.hostLink);
+    await unmountBelow(this.directory);
+    rmSync(this.directory, { recursive: true, force: true });
+    rmSync(join(this.node.workDir, this.uid), { recursive: true, force: true });
+  }
+}

@@ -1,0 +1,337 @@
+/** The helper as a process of its own, an agent to talk to it, and launcher pods of the smallest kind. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
+import {
+  chmodSync,
+  chownSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
+import { connect as netConnect, Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { DescService } from '@bufbuild/protobuf';
+import { type Client, ConnectError, createClient, type Transport } from '@connectrpc/connect';
+import { createConnectTransport, Http2SessionManager } from '@connectrpc/connect-node';
+import { FailureSchema } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
+import { loadNative, type Native } from '../../native/binding.js';
+import { PodCgroups } from '../harness/pods/cgroup.js';
+import { waitFor } from '../harness/pods/run.js';
+
+export const helperUser = 65530;
+export const agentUser = 65531;
+export const qemuUser = 107;
+const deadlineMs = 20_000;
+const root = new URL('../..', import.meta.url).pathname;
+
+/** What `body` does at once, it does as that user. */
+export function asUser<T>(uid: number, body: () => T): T {
+  process.setegid?.(uid);
+  process.seteuid?.(uid);
+  try {
+    return body();
+  } finally {
+    process.seteuid?.(0);
+    process.setegid?.(0);
+  }
+}
+
+/** One line for each audited event. */
+export type AuditLine = Record<string, unknown>;
+
+export class HelperProcess {
+  readonly base = mkdtempSync(join(tmpdir(), 'privhelper-'));
+  readonly podsDir = join(this.base, 'pods');
+  readonly stateDir = join(this.base, 'state');
+  readonly socketDir = join(this.base, 'run');
+  readonly auditFile = join(this.base, 'audit', 'audit.jsonl');
+  readonly native: Native = loadNative();
+  stderr = '';
+  private child: ChildProcess | undefined;
+  private shared: { transport: Transport; session: Http2SessionManager } | undefined;
+
+  constructor() {
+    chmodSync(this.base, 0o755);
+    mkdirSync(this.podsDir, { mode: 0o750 });
+  }
+
+  get pid(): number {
+    return this.child?.pid ?? 0;
+  }
+
+  async start(): Promise<void> {
+    this.stderr = '';
+    const args = {
+      '--socket-dir': this.socketDir,
+      '--kubelet-pods-dir': this.podsDir,
+      '--state-dir': this.stateDir,
+      '--audit-file': this.auditFile,
+      // Process 1 of a confined test machine need not be readable; its network is this one.
+      '--host-netns': '/proc/self/ns/net',
+    };
+    const child = spawn(
+      process.execPath,
+      [join(root, 'dist/privhelper/main.js'), ...Object.entries(args).flat()],
+      {
+        stdio: ['ignore', 'ignore', 'pipe'],
+      },
+    );
+    this.child = child;
+    child.stderr.on('data', (chunk: Buffer) => {
+      this.stderr += chunk.toString();
+    });
+    await waitFor('helper to be ready', deadlineMs, () => {
+      if (child.exitCode !== null) throw new Error(`helper ended with ${child.exitCode}: ${this.stderr}`);
+      return this.stderr.includes('ready: instance');
+    });
+  }
+
+  /** Sends a signal and waits for the end. */
+  async stop(signal: NodeJS.Signals = 'SIGTERM'): Promise<number | null> {
+    this.disconnect();
+    const child = this.child;
+    if (child === undefined) return null;
+    child.kill(signal);
+    await waitFor('helper to end', deadlineMs, () => child.exitCode !== null || child.signalCode !== null);
+    return child.exitCode;
+  }
+
+  async destroy(): Promise<void> {
+    await this.stop('SIGKILL');
+    rmSync(this.base, { recursive: true });
+  }
+
+  /** Clients of one fixture share a connection, as the agent's do. */
+  client<S extends DescService>(service: S): Client<S> {
+    this.shared ??= this.connect();
+    return createClient(service, this.shared.transport);
+  }
+
+  /** Ends the connection. */
+  disconnect(): void {
+    this.shared?.session.abort();
+    this.shared = undefined;
+  }
+
+  private connect(): { transport: Transport; session: Http2SessionManager } {
+    const path = join(this.socketDir, 'helper.sock');
+    const session = new Http2SessionManager('http://helper', undefined, {
+      createConnection: () => asUser(agentUser, () => netConnect(path)),
+    });
+    const transport = createConnectTransport({
+      baseUrl: 'http://helper',
+      httpVersion: '2',
+      sessionManager: session,
+    });
+    return { transport, session };
+  }
+
+  /** Redeems a ticket as a user. */
+  async claim(ticket: Uint8Array, uid = agentUser): Promise<number> {
+    process.setegid?.(uid);
+    process.seteuid?.(uid);
+    try {
+      return await this.native.claimDescriptor(join(this.socketDir, 'fd.sock'), ticket, 5000);
+    } finally {
+      process.seteuid?.(0);
+      process.setegid?.(0);
+    }
+  }
+
+  audit(): AuditLine[] {
+    const lines = readFileSync(this.auditFile, 'utf8').split('\n');
+    return lines.filter((line) => line !== '').map((line) => JSON.parse(line));
+  }
+
+  /** The audit line of an event that matches; there may be some delay for connections. */
+  audited(what: string, matches: (line: AuditLine) => boolean): Promise<AuditLine> {
+    return waitFor(`audit line: ${what}`, deadlineMs, () => this.audit().find(matches));
+  }
+
+  /** Parsed status of each thread. */
+  threads(): ReadonlyMap<string, string>[] {
+    const tasks = `/proc/${this.pid}/task`;
+    return readdirSync(tasks).map((tid) => {
+      const lines = readFileSync(join(tasks, tid, 'status'), 'utf8')
+        .trim()
+        .split('\n');
+      return new Map(lines.map((line) => line.split(/:\s*/, 2) as [string, string]));
+    });
+  }
+}
+
+/** What a call failed with: code, and the detail that the helper gave. */
+export async function failureOf(promise: Promise<unknown>) {
+  const error = await promise.then(
+    () => undefined,
+    (reason: unknown) => reason,
+  );
+  if (!(error instanceof ConnectError)) throw new Error(`not a ConnectError: ${String(error)}`);
+  const [detail] = error.findDetails(FailureSchema);
+  return { code: error.code, message: error.rawMessage, ...detail };
+}
+
+/**
+ * A process in the pod's cgroup that does what it is told on stdin, one JSON array a line: listen on a
+ * path (echoing what it gets), connect to a path and send a text, close the listener.
+ */
+const launcherProgram = `
+const net = require('node:net'), fs = require('node:fs');
+const servers = new Map();
+const say = (...words) => process.stdout.write(JSON.stringify(words) + '\\n');
+require('node:readline').createInterface({ input: process.stdin }).on('line', (line) => {
+  const [verb, path, text] = JSON.parse(line);
+  if (verb === 'listen') {
+    const server = net.createServer((socket) => { say('connection'); socket.on('error', () => {}); socket.pipe(socket); });
+    server.listen(path, () => say('listening')).on('error', (error) => say('error', error.code));
+    servers.set(path, server);
+  }
+  if (verb === 'close') servers.get(path).close();
+  if (verb === 'send') {
+    const socket = net.connect(path, () => socket.end(text)).on('error', (error) => say('error', error.code));
+    socket.on('close', () => say('sent'));
+  }
+}).on('close', () => process.exit(0));
+say('started');
+`;
+
+export interface LauncherOptions {
+  /** The pod in whose cgroup the process is; none at all for null. */
+  readonly cgroupOf?: string | null;
+  readonly uid?: number;
+  /** Stay in the host's network namespace. */
+  readonly hostNetwork?: boolean;
+}
+
+export class LauncherProcess {
+  readonly words: string[][] = [];
+  private constructor(private readonly child: ChildProcess) {}
+
+  /** `directory`: where the launcher's relative paths begin. */
+  static async start(
+    directory: string,
+    options: { uid: number; hostNetwork: boolean },
+    enter: (pid: number) => void,
+  ) {
+    const user = ['setpriv', '--reuid', `${options.uid}`, '--regid', `${options.uid}`, '--clear-groups'];
+    const command = [...(options.hostNetwork ? [] : ['unshare', '--net']), ...user, process.execPath];
+    const child = spawn(command[0] ?? '', [...command.slice(1), '-e', launcherProgram], {
+      stdio: ['pipe', 'pipe', 'inherit'],
+      cwd: directory,
+    });
+    const launcher = new LauncherProcess(child);
+    let rest = '';
+    child.stdout?.on('data', (chunk: Buffer) => {
+      const lines = (rest + chunk.toString()).split('\n');
+      rest = lines.pop() ?? '';
+      for (const line of lines) launcher.words.push(JSON.parse(line));
+    });
+    await launcher.hear('started');
+    enter(launcher.pid);
+    return launcher;
+  }
+
+  get pid(): number {
+    return this.child.pid ?? 0;
+  }
+
+  async tell(...words: string[]): Promise<void> {
+    this.child.stdin?.write(`${JSON.stringify(words)}\n`);
+    if (words[0] === 'listen') await this.hear('listening');
+    if (words[0] === 'send') await this.hear('sent');
+  }
+
+  hear(word: string): Promise<string[]> {
+    return waitFor(`launcher to say ${word}`, deadlineMs, () => this.words.find(([first]) => first === word));
+  }
+
+  async kill(): Promise<void> {
+    this.child.kill('SIGKILL');
+    await waitFor(
+      'launcher to end',
+      deadlineMs,
+      () => this.child.signalCode !== null || this.child.exitCode !== null,
+    );
+  }
+}
+
+/** A launcher pod: kubelet's directories, and processes in its cgroup. */
+export class TestPod {
+  readonly podUid = randomUUID();
+  readonly vmiUid = randomUUID();
+  readonly directory: string;
+  private readonly launchers: LauncherProcess[] = [];
+  private readonly cgroups = new Map<string, PodCgroups>();
+
+  constructor(helper: HelperProcess, volumes = ['sockets', 'public', 'private', 'container-disks']) {
+    this.directory = join(helper.podsDir, this.podUid);
+    for (const volume of volumes) {
+      const path = this.volume(volume);
+      mkdirSync(path, { recursive: true });
+      chownSync(path, 0, qemuUser);
+      chmodSync(path, 0o2777);
+    }
+    chmodSync(this.directory, 0o750);
+  }
+
+  get ref() {
+    return { podUid: this.podUid, vmiUid: this.vmiUid };
+  }
+
+  volume(name: string): string {
+    return join(this.directory, 'volumes/kubernetes.io~empty-dir', name);
+  }
+
+  get launcherSock(): string {
+    return join(this.volume('sockets'), 'launcher-sock');
+  }
+
+  async process({ cgroupOf = this.podUid, uid = qemuUser, hostNetwork = false }: LauncherOptions = {}) {
+    // Paths of sockets are short; and a launcher sees its volumes only, not what is above them.
+    const launcher = await LauncherProcess.start(
+      join(this.volume('sockets'), '..'),
+      { uid, hostNetwork },
+      (pid) => {
+        if (cgroupOf === null) return;
+        const cgroups = this.cgroups.get(cgroupOf) ?? new PodCgroups(cgroupOf, 'cgroupfs');
+        this.cgroups.set(cgroupOf, cgroups);
+        for (const path of cgroups.create('compute')) writeFileSync(join(path, 'cgroup.procs'), `${pid}`);
+      },
+    );
+    this.launchers.push(launcher);
+    return launcher;
+  }
+
+  /** A process that listens on launcher-sock. */
+  async launcher(options: LauncherOptions = {}): Promise<LauncherProcess> {
+    const launcher = await this.process(options);
+    await launcher.tell('listen', 'sockets/launcher-sock');
+    return launcher;
+  }
+
+  async destroy(): Promise<void> {
+    await Promise.all(this.launchers.map((launcher) => launcher.kill()));
+    for (const cgroups of this.cgroups.values()) await cgroups.destroy(deadlineMs);
+    rmSync(this.directory, { recursive: true, force: true });
+  }
+}
+
+/** Sends a text and resolves to what comes back until the same length is reached. */
+export function echo(fd: number, text: string): Promise<string> {
+  const socket = new Socket({ fd, readable: true, writable: true });
+  return new Promise((resolve, reject) => {
+    let answer = '';
+    socket.on('error', reject);
+    socket.on('data', (chunk) => {
+      answer += chunk.toString();
+      if (answer.length < text.length) return;
+      socket.destroy();
+      resolve(answer);
+    });
+    socket.write(text);
+  });
+}

@@ -1,0 +1,134 @@
+import { LosslessNumber } from 'lossless-json';
+import { describe, expect, it } from 'vitest';
+import { ClusterConfigError, isGateOn, parseClusterConfig } from '../../../agent/cluster/config.js';
+import { gateStates, isFeatureGateOn } from '../../../agent/cluster/feature-gates.js';
+import { loadVectors } from '../../vectors/load.js';
+
+const configured = (configuration: unknown) => parseClusterConfig({ spec: { configuration } });
+
+it('feature gates as KubeVirt resolves them', () => {
+  interface Input {
+    featureGates: string[] | null;
+    disabledFeatureGates: string[] | null;
+    developerConfigurationNil: boolean;
+  }
+  interface Expected {
+    enabled?: string[];
+    addedToDefaultSet?: string[];
+    removedFromDefaultSet?: string[];
+  }
+  const on = (input: Input) => {
+    const { featureGates, disabledFeatureGates } = input;
+    const developerConfiguration = input.developerConfigurationNil
+      ? null
+      : { featureGates, disabledFeatureGates };
+    const { featureGates: gates } = configured({ developerConfiguration });
+    const named = [...(featureGates ?? []), ...(disabledFeatureGates ?? [])];
+    return [...new Set([...gateStates.keys(), ...named])]
+      .filter((name) => isFeatureGateOn(gates, name))
+      .sort();
+  };
+  const byDefault = on({ featureGates: null, disabledFeatureGates: null, developerConfigurationNil: true });
+  for (const { name, input, expected } of loadVectors<Input, Expected>('node', 'featuregate-resolution')) {
+    const enabled = on(input);
+    if (expected.enabled !== undefined) {
+      expect(enabled, name).toEqual(expected.enabled);
+      continue;
+    }
+    expect(
+      enabled.filter((gate) => !byDefault.includes(gate)),
+      name,
+    ).toEqual(expected.addedToDefaultSet ?? []);
+    expect(
+      byDefault.filter((gate) => !enabled.includes(gate)),
+      name,
+    ).toEqual(expected.removedFromDefaultSet ?? []);
+  }
+});
+
+it('effective configurations as KubeVirt makes them, as far as they are used here', () => {
+  interface Input {
+    configuration: Record<string, unknown>;
+  }
+  interface Expected {
+    effective?: Record<string, unknown>;
+    topLevelKeysDifferentFromFirstCase?: Record<string, unknown>;
+    rejected: boolean;
+  }
+  const cases = loadVectors<Input, Expected>('node', 'clusterconfig-effective');
+  const defaults = cases[0]?.expected.effective;
+  if (defaults === undefined) throw new Error('the case of the defaults is missing');
+  for (const { name, input, expected } of cases) {
+    if (expected.rejected) {
+      expect(() => configured(input.configuration), name).toThrow(ClusterConfigError);
+      continue;
+    }
+    // What KubeVirt makes of the object, read again, is the same as what this makes of it.
+    const changed = expected.topLevelKeysDifferentFromFirstCase ?? {};
+    expect(configured(input.configuration), name).toEqual(configured({ ...defaults, ...changed }));
+  }
+});
+
+describe('parseClusterConfig', () => {
+  it('has the defaults of KubeVirt without a KubeVirt object', () => {
+    const config = parseClusterConfig(undefined);
+    expect(config).toMatchObject({
+      useEmulation: false,
+      pvcTolerateLessSpaceUpToPercent: 10,
+      minimumReservePvcBytes: 131072,
+      evictionStrategy: 'None',
+      supportedGuestAgentVersions: ['2.*', '3.*', '4.*', '5.*'],
+      memBalloonStatsPeriod: 10,
+      smbios: { family: 'KubeVirt', manufacturer: 'KubeVirt', product: 'None', sku: '', version: '' },
+      permittedHostDevices: { pciHostDevices: [], mediatedDevices: [] },
+      networkBindings: {},
+      freePageReportingDisabled: false,
+      serialConsoleLogDisabled: false,
+      vgaDisplayForEfiGuests: false,
+      migrations: { network: undefined, disableTls: false },
+    });
+    expect(parseClusterConfig({ spec: {} })).toEqual(config);
+    expect(isGateOn(config, 'ImageVolume')).toBe(true);
+    expect(isGateOn(config, 'Plugins')).toBe(false);
+  });
+
+  it('reads what is set', () => {
+    const config = parseClusterConfig({
+      metadata: { annotations: { 'kubevirt.io/vga-display-efi-x86': '' } },
+      spec: {
+        configuration: {
+          developerConfiguration: { useEmulation: true, featureGates: ['VSOCK'] },
+          memBalloonStatsPeriod: new LosslessNumber('0'),
+          network: { binding: { passt: { domainAttachmentType: 'tap', migration: {} }, plain: {} } },
+          migrations: { network: 'migration', disableTLS: true },
+          virtualMachineOptions: { disableFreePageReporting: {} },
+        },
+      },
+    });
+    expect(config).toMatchObject({
+      useEmulation: true,
+      memBalloonStatsPeriod: 0,
+      networkBindings: { passt: { domainAttachmentType: 'tap', migration: {} }, plain: {} },
+      migrations: { network: 'migration', disableTls: true },
+      freePageReportingDisabled: true,
+      serialConsoleLogDisabled: false,
+      vgaDisplayForEfiGuests: true,
+    });
+    expect(isGateOn(config, 'VSOCK')).toBe(true);
+  });
+
+  it.each([
+    ['text', 'KubeVirt: string instead of object'],
+    [{ spec: [] }, 'KubeVirt.spec: array instead of object'],
+    [{ spec: { configuration: { smbios: { family: 3 } } } }, 'family'],
+    [{ spec: { configuration: { memBalloonStatsPeriod: -1 } } }, 'memBalloonStatsPeriod'],
+    [{ spec: { configuration: { memBalloonStatsPeriod: 1.5 } } }, 'memBalloonStatsPeriod'],
+    [{ spec: { configuration: { developerConfiguration: { featureGates: 'VSOCK' } } } }, 'featureGates'],
+    [{ spec: { configuration: { developerConfiguration: { useEmulation: 'yes' } } } }, 'useEmulation'],
+    [{ spec: { configuration: { network: { binding: { x: 1 } } } } }, 'binding.x'],
+    [{ spec: { configuration: { supportedGuestAgentVersions: Array(5000).fill('2.*') } } }, 'at most 4096'],
+  ])('refuses %j with an error that names the field', (kubevirt, field) => {
+    expect(() => parseClusterConfig(kubevirt)).toThrow(ClusterConfigError);
+    expect(() => parseClusterConfig(kubevirt)).toThrow(field);
+  });
+});

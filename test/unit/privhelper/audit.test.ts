@@ -1,0 +1,168 @@
+import { mkdtempSync, readFileSync, rmSync, statSync, symlinkSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { AuditLog } from '../../../privhelper/audit/audit.js';
+import { AuditFile } from '../../../privhelper/audit/file.js';
+import { TokenBucket } from '../../../privhelper/audit/limiter.js';
+import { malformed, toFailure } from '../../../privhelper/failure.js';
+import { agent, nativeError, podA, vmiA } from './fakes.js';
+
+const call = {
+  id: 'c-1',
+  method: 'PodService.Identify',
+  peer: agent,
+  podUid: podA,
+  vmiUid: vmiA,
+  arguments: { volumeIndex: 3 },
+};
+
+function log() {
+  const lines: Record<string, unknown>[] = [];
+  const reports: string[] = [];
+  const clock = { ms: 0, full: false };
+  const audit = new AuditLog({
+    sink: {
+      append(line) {
+        if (clock.full) throw new Error('ENOSPC');
+        expect(line.endsWith('}\n')).toBe(true);
+        lines.push(JSON.parse(line));
+      },
+    },
+    now: () => new Date(clock.ms),
+    monotonic: () => clock.ms,
+    report: (message) => void reports.push(message),
+  });
+  return { audit, lines, reports, clock };
+}
+
+describe('audit log', () => {
+  it('has a line before and a line after each call', () => {
+    const { audit, lines } = log();
+    audit.begin(call);
+    audit.end(call, undefined, 1.23456);
+    const common = {
+      time: '1970-01-01T00:00:00.000Z',
+      call: 'c-1',
+      method: 'PodService.Identify',
+      peer: { pid: agent.pid, uid: agent.uid },
+      pod: podA,
+      vmi: vmiA,
+      arguments: { volumeIndex: 3 },
+    };
+    expect(lines).toEqual([
+      { ...common, event: 'begin' },
+      { ...common, event: 'end', decision: 'allowed', duration_ms: 1.235 },
+    ]);
+  });
+
+  it('tells refused from failed, with errno and operation', () => {
+    const { audit, lines } = log();
+    audit.end(
+      call,
+      toFailure(nativeError('ELOOP', { refused: true, operation: 'openat2 launcher-sock' })),
+      1,
+    );
+    audit.end(call, toFailure(nativeError('EBUSY')), 1);
+    expect(lines).toMatchObject([
+      { decision: 'refused', errno: 'ELOOP', operation: 'openat2 launcher-sock' },
+      { decision: 'failed', errno: 'EBUSY' },
+    ]);
+  });
+
+  it('does not let a call happen that cannot be written', () => {
+    const { audit, clock, reports } = log();
+    clock.full = true;
+    expect(() => audit.begin(call)).toThrow('ENOSPC');
+    audit.end(call, undefined, 1);
+    expect(reports).toEqual(['audit line lost']);
+  });
+
+  it('limits a flood of refusals and counts what it left out', () => {
+    const { audit, lines, clock } = log();
+    for (let i = 0; i < 1000; i += 1) audit.refused({ method: 'connect' }, malformed('pod', 'missing'));
+    expect(lines).toHaveLength(100);
+    clock.ms += 50;
+    audit.refused({ method: 'connect' }, malformed('pod', 'missing'));
+    expect(lines).toHaveLength(101);
+    expect(lines[100]).toMatchObject({ event: 'refusal', field: 'pod', suppressed: 900 });
+    audit.refused({ method: 'connect' }, malformed('pod', 'missing'));
+    audit.flush();
+    expect(lines[101]).toMatchObject({ event: 'suppressed', suppressed: 1 });
+    audit.flush();
+    expect(lines).toHaveLength(102);
+  });
+});
+
+describe('token bucket', () => {
+  it('refills at its rate up to its burst', () => {
+    let now = 0;
+    const bucket = new TokenBucket(2, 10, () => now);
+    expect([bucket.take(), bucket.take(), bucket.take()]).toEqual([true, true, false]);
+    expect(bucket.wait()).toBe(100);
+    now = 100;
+    expect([bucket.take(), bucket.take()]).toEqual([true, false]);
+    now = 100_000;
+    expect([bucket.take(), bucket.take(), bucket.take()]).toEqual([true, true, false]);
+  });
+});
+
+describe('audit file', () => {
+  let directory: string;
+  beforeEach(() => {
+    directory = mkdtempSync(join(tmpdir(), 'audit-'));
+  });
+  afterEach(() => {
+    rmSync(directory, { recursive: true });
+  });
+  const open = (maxBytes: number, reports: string[] = []) =>
+    new AuditFile({
+      path: join(directory, 'audit.jsonl'),
+      maxBytes,
+      report: (message) => void reports.push(message),
+    });
+  const text = (name: string) => readFileSync(join(directory, name), 'utf8');
+
+  it('appends, also after a restart, for its owner only', () => {
+    for (const line of ['a\n', 'b\n']) {
+      const file = open(1000);
+      file.append(line);
+      file.close();
+    }
+    expect(text('audit.jsonl')).toBe('a\nb\n');
+    expect(statSync(join(directory, 'audit.jsonl')).mode & 0o777).toBe(0o600);
+  });
+
+  it('rotates by size and keeps one older file', () => {
+    const file = open(4);
+    for (const line of ['1111\n', '2222\n', '3333\n']) file.append(line);
+    file.close();
+    expect(text('audit.jsonl')).toBe('3333\n');
+    expect(text('audit.jsonl.1')).toBe('2222\n');
+  });
+
+  it('goes on in the old file when it cannot rotate', () => {
+    const reports: string[] = [];
+    const file = open(4, reports);
+    file.append('1111\n');
+    rmSync(join(directory, 'audit.jsonl'));
+    file.append('2222\n');
+    file.append('3333\n');
+    file.close();
+    expect(reports).toEqual(['audit file not rotated', 'audit file not rotated']);
+  });
+
+  it('does not write through a link or to a device', () => {
+    symlinkSync('/dev/null', join(directory, 'audit.jsonl'));
+    expect(() => open(10)).toThrow(/ELOOP/);
+    expect(() => new AuditFile({ path: '/dev/null', maxBytes: 10, report: () => undefined })).toThrow(
+      /not a regular file/,
+    );
+  });
+
+  it.runIf(process.platform === 'linux')('throws when the disk is full', () => {
+    const file = open(1000);
+    Reflect.set(file, 'fd', 1_000_000);
+    expect(() => file.append('line\n')).toThrow(/EBADF/);
+  });
+});

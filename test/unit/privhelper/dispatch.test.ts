@@ -1,0 +1,46 @@
+import { describe, expect, it } from 'vitest';
+import { Notify } from '../../../gen/kubevirt/notify/v1/notify_pb.js';
+import { Capability } from '../../../gen/virtprivsep/privhelper/v1/declaration_pb.js';
+import { HelperService } from '../../../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import { PodService } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import { StorageService } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
+import { declaredBy, methodName, services } from '../../../privhelper/declarations.js';
+import { assertComplete, table } from '../../../privhelper/dispatch.js';
+import { declareAll, describeAll } from '../../../privhelper/server/routes.js';
+
+describe('dispatch table', () => {
+  it('has every method of the services exactly once', () => {
+    expect(() => assertComplete(table, services)).not.toThrow();
+    expect(table).toHaveLength(services.flatMap((service) => service.methods).length);
+  });
+
+  it('keeps the helper from starting when a method is missing, foreign or twice there', () => {
+    expect(() => assertComplete(table.slice(1), services)).toThrow(/Health is not in the dispatch table/);
+    expect(() => assertComplete([...table, table[0]], services)).toThrow(/Health .* twice/);
+    const foreign = { method: Notify.method.handleDomainEvent };
+    expect(() => assertComplete([...table, foreign], services)).toThrow(/not a method of the services/);
+  });
+
+  it('keeps the helper from starting when a method has no declaration', () => {
+    expect(() => declaredBy(Notify.method.handleDomainEvent)).toThrow(/has no declaration/);
+  });
+
+  it('turns declarations into masks of kernel capability numbers', () => {
+    expect(declaredBy(HelperService.method.health)).toMatchObject({ caps: 0n, deadlineMs: 1000 });
+    expect(declaredBy(PodService.method.identify).caps).toBe((1n << 1n) | (1n << 19n));
+    expect(declaredBy(PodService.method.watch)).toMatchObject({ caps: 1n << 2n, deadlineMs: 0 });
+    expect(declaredBy(StorageService.method.mountContainerDisk).caps).toBe(
+      (1n << 1n) | (1n << 21n) | (1n << 18n) | (1n << 19n),
+    );
+    expect(Object.values(Capability).filter((value) => typeof value === 'number')).toHaveLength(9);
+  });
+
+  it('describes each method with its declaration and checks', () => {
+    const described = describeAll(declareAll(table));
+    const identify = described.find(({ method }) => method.endsWith('PodService.Identify'));
+    expect(identify?.method).toBe('virtprivsep.privhelper.v1.PodService.Identify');
+    expect(identify?.declaration?.deadlineMs).toBe(5000);
+    expect(identify?.checks).toEqual(['pod_uid and vmi_uid are canonical UUIDs']);
+    expect(methodName(PodService.method.identify)).toBe('PodService.Identify');
+  });
+});

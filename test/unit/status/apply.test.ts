@@ -1,0 +1,150 @@
+import { describe, expect, it } from 'vitest';
+import type { Vmi } from '../../../agent/api/vmi.js';
+import { parseClusterConfig } from '../../../agent/cluster/config.js';
+import { readDomain } from '../../../agent/domains/domain-json.js';
+import { applyStatusRules } from '../../../agent/reconcile/status/apply.js';
+import type { StatusPorts, StatusSettings } from '../../../agent/reconcile/status/pass.js';
+import { fakePorts } from './fakes.js';
+
+function settings(configuration: object = {}): StatusSettings {
+  return {
+    host: 'node01',
+    hostArchitecture: 'amd64',
+    hostCpuModel: 'Westmere',
+    cluster: parseClusterConfig({ spec: { configuration } }),
+  };
+}
+
+function vmi(status: object = {}, spec: object = {}): Vmi {
+  return {
+    metadata: { name: 'vm', namespace: 'ns', uid: 'u1' },
+    spec: { domain: { devices: {} }, ...spec },
+    status: { phase: 'Running', nodeName: 'node01', activePods: { p1: 'node01', p0: 'node00' }, ...status },
+  } as Vmi;
+}
+
+const domain = readDomain({ Status: { Status: 'Running', Reason: 'Unknown' } });
+
+function apply(object: Vmi, over: Partial<StatusPorts> = {}, configuration = {}, branchFailed = false) {
+  const ports = { ...fakePorts({ now: Date.parse('2000-01-01T00:00:00Z') }), ...over };
+  return applyStatusRules({ vmi: object, domain, branchFailed }, ports, settings(configuration));
+}
+
+describe('applyStatusRules', () => {
+  it('REC-037 changes nothing in a second pass, and never the object that it was given', async () => {
+    const object = vmi({ volumeStatus: [{ name: 'data', target: '', phase: 'Ready', hotplugVolume: {} }] });
+    object.spec.volumes = [{ name: 'data', persistentVolumeClaim: { claimName: 'c' } }];
+    const before = structuredClone(object);
+    const first = await apply(object);
+    expect(object).toEqual(before);
+    expect(first.requeueAfterSeconds).toEqual([1]);
+    const second = await apply(first.vmi);
+    expect(second.vmi.status).toEqual(first.vmi.status);
+    expect(second.events).toEqual([]);
+    expect(second.requeueAfterSeconds).toEqual([1]);
+  });
+
+  it('REC-036 sets the size of ISO volumes while the VM runs', async () => {
+    const spec = {
+      domain: { devices: { disks: [{ name: 'init' }, { name: 'root' }] } },
+      volumes: [
+        { name: 'init', cloudInitNoCloud: {} },
+        { name: 'root', containerDisk: { image: 'i' } },
+      ],
+    };
+    const status = {
+      volumeStatus: [
+        { name: 'init', target: '' },
+        { name: 'root', target: '' },
+      ],
+    };
+    const asked: string[] = [];
+    const facts = {
+      selinuxContext: async () => undefined,
+      isoSize: async (_vmi: Vmi, pod: string, path: string) => {
+        asked.push(`${pod} ${path}`);
+        return 1024;
+      },
+    };
+    const { vmi: running } = await apply(vmi(status, spec), { facts });
+    expect(asked).toEqual(['p1 /var/run/kubevirt-ephemeral-disks/cloud-init-data/ns/vm/noCloud.iso']);
+    expect(running.status.volumeStatus?.map(({ size }) => size)).toEqual([1024, undefined]);
+    await apply(vmi({ ...status, phase: 'Scheduled' }, spec), { facts });
+    expect(asked).toHaveLength(1);
+  });
+
+  it('keeps an SELinux label with categories when a later one has none', async () => {
+    const reads = (label: string | undefined) => ({
+      facts: { selinuxContext: async () => label, isoSize: async () => undefined },
+    });
+    const full = 'system_u:object_r:container_file_t:s0:c1,c2';
+    const bare = 'system_u:object_r:container_file_t:s0';
+    expect((await apply(vmi(), reads('none'))).vmi.status.selinuxContext).toBe('none');
+    expect((await apply(vmi({ selinuxContext: bare }), reads(full))).vmi.status.selinuxContext).toBe(full);
+    expect((await apply(vmi({ selinuxContext: full }), reads(bare))).vmi.status.selinuxContext).toBe(full);
+    expect((await apply(vmi({ selinuxContext: full }), reads(undefined))).vmi.status.selinuxContext).toBe(
+      full,
+    );
+  });
+
+  it('REC-036 marks the trackers of checkpoints before it enables block tracking', async () => {
+    const marked: string[] = [];
+    const tracking = vmi({ changedBlockTracking: { state: 'Initializing' } });
+    const backupTrackers = {
+      list: () => [
+        { name: 't1', hasLatestCheckpoint: true, checkpointRedefinitionRequired: false },
+        { name: 't2', hasLatestCheckpoint: false, checkpointRedefinitionRequired: false },
+        { name: 't3', hasLatestCheckpoint: true, checkpointRedefinitionRequired: true },
+      ],
+      requireRedefinition: async (_vmi: unknown, tracker: string) => {
+        marked.push(tracker);
+      },
+    };
+    const result = await apply(tracking, { backupTrackers });
+    expect([marked, result.vmi.status.changedBlockTracking?.state]).toEqual([['t1'], 'Enabled']);
+
+    const failing = {
+      ...backupTrackers,
+      requireRedefinition: async () => Promise.reject(new Error('conflict')),
+    };
+    await expect(apply(tracking, { backupTrackers: failing })).rejects.toThrow(
+      'failed to mark tracker t1 for checkpoint redefinition: conflict',
+    );
+  });
+
+  it('aborts when the network status cannot be told', async () => {
+    const netStat = { updateStatus: async () => Promise.reject(new Error('no')) };
+    await expect(apply(vmi(), { netStat })).rejects.toThrow('no');
+  });
+
+  describe('checksums', () => {
+    const status = { volumeStatus: [{ name: 'root', target: 'vda', containerDiskVolume: {} }] };
+    const noImageVolumes = { developerConfiguration: { disabledFeatureGates: ['ImageVolume'] } };
+    let computed = 0;
+    const containerDisks = {
+      computeChecksums: async () => {
+        computed++;
+        return { containerDisks: new Map([['root', 42]]), kernel: 7 };
+      },
+    };
+
+    it('are written where they are missing', async () => {
+      computed = 0;
+      const { vmi: result } = await apply(vmi(status), { containerDisks }, noImageVolumes);
+      expect(result.status.volumeStatus?.[0]?.containerDiskVolume?.checksum).toBe(42);
+      expect(result.status.kernelBootStatus).toEqual({ kernelInfo: { checksum: 7 } });
+      await apply(result, { containerDisks }, noImageVolumes);
+      expect(computed).toBe(1);
+    });
+
+    it('are not asked for with image volumes, after a failed branch or while deleting', async () => {
+      computed = 0;
+      await apply(vmi(status), { containerDisks });
+      await apply(vmi(status), { containerDisks }, noImageVolumes, true);
+      const deleting = vmi(status);
+      deleting.metadata.deletionTimestamp = '2000-01-01T00:00:00Z';
+      await apply(deleting, { containerDisks }, noImageVolumes);
+      expect(computed).toBe(0);
+    });
+  });
+});

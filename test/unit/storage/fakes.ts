@@ -1,0 +1,36 @@
+import type { PodRef } from '../../../agent/api/pod-ref.js';
+import type { ContainerDiskHelper, DiskPodState } from '../../../agent/storage/container-disks.js';
+import { ContainerDiskState } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
+
+/** Pods and listening volume indexes as given; keeps what it was asked. */
+export class FakeDiskHelper implements ContainerDiskHelper {
+  readonly pods = new Map<string, DiskPodState>();
+  readonly listening = new Set<number>();
+  readonly calls: string[] = [];
+  statError: Error | undefined;
+  mountError: Error | undefined;
+  unmountError: Error | undefined;
+
+  async statPod(podUid: string): Promise<DiskPodState | undefined> {
+    this.calls.push(`stat-pod ${podUid}`);
+    return this.pods.get(podUid);
+  }
+
+  async statContainerDisk(pod: PodRef, volumeIndex: number): Promise<ContainerDiskState> {
+    this.calls.push(`stat-disk ${pod.podUid} ${volumeIndex}`);
+    if (this.statError !== undefined) throw this.statError;
+    return this.listening.has(volumeIndex) ? ContainerDiskState.READY : ContainerDiskState.ABSENT;
+  }
+
+  async mountContainerDisk(pod: PodRef, volumeIndex: number, imagePath: string): Promise<boolean> {
+    this.calls.push(`mount ${pod.podUid} ${volumeIndex} '${imagePath}'`);
+    if (this.mountError !== undefined) throw this.mountError;
+    return true;
+  }
+
+  async unmountContainerDisks(pod: PodRef): Promise<boolean> {
+    this.calls.push(`unmount ${pod.podUid} of ${pod.vmiUid}`);
+    if (this.unmountError !== undefined) throw this.unmountError;
+    return true;
+  }
+}

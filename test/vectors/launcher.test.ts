@@ -1,0 +1,320 @@
+import { readFileSync } from 'node:fs';
+import { gunzipSync } from 'node:zlib';
+import { fromBinary, toBinary, toJson } from '@bufbuild/protobuf';
+import { Client, credentials, Server, ServerCredentials, type ServiceError, status } from '@grpc/grpc-js';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { Cmd } from '../../gen/kubevirt/cmd/v1/cmd_pb.js';
+import { addCmdServices, noFaults } from '../harness/launcher/cmd-server.js';
+import type { JsonObject } from '../harness/launcher/domain-document.js';
+import { domainDocument, emptySpec, machineSpec } from '../harness/launcher/domain-document.js';
+import type { DomainManager } from '../harness/launcher/domain-manager.js';
+import { callUnary } from '../harness/launcher/grpc.js';
+import { LibvirtError, reasonName, stateName } from '../harness/launcher/libvirt.js';
+import { type Failed, notify, type Observation } from '../harness/launcher/notifications.js';
+
+interface Case {
+  readonly name: string;
+  readonly input: Record<string, unknown>;
+  readonly expected: Record<string, unknown>;
+}
+
+function load(file: string): unknown {
+  return JSON.parse(gunzipSync(readFileSync(new URL(`./wire/${file}.gz`, import.meta.url))).toString('utf8'));
+}
+
+const cases = (file: string) => load(file) as Case[];
+
+const implemented = new Set([
+  'Ping',
+  'SyncVirtualMachine',
+  'PauseVirtualMachine',
+  'UnpauseVirtualMachine',
+  'ShutdownVirtualMachine',
+  'KillVirtualMachine',
+  'DeleteVirtualMachine',
+  'ResetVirtualMachine',
+  'SoftRebootVirtualMachine',
+  'SignalTargetPodCleanup',
+  'GetDomain',
+  'GetDomainStats',
+  'GetGuestInfo',
+  'GetUsers',
+  'GetFilesystems',
+  'GetQemuVersion',
+]);
+
+/** The manager that the cases were recorded with: all commands do the same, questions have fixed answers. */
+function scriptedManager(scenario: () => string): DomainManager {
+  const act = async () => {
+    if (scenario().endsWith('/go-error')) throw new Error('plain failure');
+    if (scenario().endsWith('/libvirt-error')) {
+      throw new LibvirtError(55, 10, 'Requested operation is not valid: domain is not running');
+    }
+  };
+  const expectedJson = (field: string) => {
+    const response = recorded(scenario()).expected['response'] as Record<string, string>;
+    return JSON.parse(response[field] ?? 'null') as never;
+  };
+  return {
+    sync: act,
+    pause: act,
+    unpause: act,
+    reset: act,
+    softReboot: act,
+    shutdown: act,
+    kill: act,
+    delete: act,
+    domains: async () => {
+      await act();
+      if (scenario() === 'GetDomain/none') return [];
+      return [expectedJson('domain'), { kind: 'second' }];
+    },
+    stats: async () => {
+      await act();
+      return expectedJson('domainStats');
+    },
+    qemuVersion: async () => {
+      await act();
+      return '9.1.0';
+    },
+    guestInfo: async () => expectedJson('guestInfoResponse'),
+    users: async () => expectedJson('guestUserListResponse'),
+    filesystems: async () => expectedJson('guestFilesystemsResponse'),
+  };
+}
+
+const serverCases = cases('cmd_server.json');
+
+function recorded(name: string): Case {
+  const found = serverCases.find((each) => each.name === name);
+  if (found === undefined) throw new Error(`no case ${name}`);
+  return found;
+}
+
+describe('launcher command server', () => {
+  let scenario = '';
+  const server = new Server();
+  let client: Client;
+
+  beforeAll(async () => {
+    addCmdServices(server, {
+      manager: scriptedManager(() => scenario),
+      faults: noFaults,
+      onTargetPodCleanup: () => {},
+    });
+    const port = await new Promise<number>((resolve, reject) =>
+      server.bindAsync('127.0.0.1:0', ServerCredentials.createInsecure(), (error, bound) =>
+        error === null ? resolve(bound) : reject(error),
+      ),
+    );
+    client = new Client(`127.0.0.1:${port}`, credentials.createInsecure());
+  });
+  afterAll(() => {
+    client.close();
+    server.forceShutdown();
+  });
+
+  for (const { name, input, expected } of serverCases) {
+    it(`LAU-001 ${name}`, async () => {
+      scenario = name;
+      const method = Cmd.methods.find((each) => each.name === input['rpc']);
+      if (method === undefined) throw new Error(`no such RPC: ${String(input['rpc'])}`);
+      const request = fromBinary(method.input, Buffer.from(String(input['requestBase64']), 'base64'));
+      const call = callUnary(client, method, request, 5000);
+      if (!implemented.has(method.name)) {
+        expect(((await call.catch((error: ServiceError) => error)) as ServiceError).code).toBe(
+          status.UNIMPLEMENTED,
+        );
+        return;
+      }
+      const wanted = fromBinary(method.output, Buffer.from(String(expected['responseBase64']), 'base64'));
+      expect(toJson(method.output, await call)).toEqual(toJson(method.output, wanted));
+    });
+  }
+
+  it('LAU-001 answers are the recorded bytes for fields in order', () => {
+    const { expected } = recorded('PauseVirtualMachine/go-error');
+    const bytes = toBinary(Cmd.method.pauseVirtualMachine.output, {
+      $typeName: 'kubevirt.cmd.v1.Response',
+      success: false,
+      message: 'plain failure',
+    });
+    expect(Buffer.from(bytes).toString('base64')).toBe(expected['responseBase64']);
+  });
+});
+
+const uid = '1f3c7b1e-6f0d-4a53-9a52-3a7a3c1f9f10';
+const uuid = '5a9fc181-957e-5c32-9e5a-2de5e9673531';
+const metadata = {
+  UID: uid,
+  GracePeriod: { DeletionGracePeriodSeconds: 30, DeletionTimestamp: null, MarkedForGracefulShutdown: null },
+};
+const machine = {
+  name: 'default_testvmi',
+  uuid,
+  memoryMiB: 1024,
+  cpus: 2,
+  acpi: true,
+  disks: [
+    {
+      volume: 'containerdisk',
+      path: '/var/run/kubevirt/container-disks/disk_0.img',
+      device: 'disk',
+      bus: 'virtio',
+      bootOrder: 1,
+    },
+    { volume: 'cd', path: '/var/run/kubevirt/container-disks/disk_1.img', device: 'cdrom', bus: 'sata' },
+  ],
+  nics: [{ network: 'default', tap: 'tap0', mac: '02:00:00:aa:bb:cc', mtu: 1450, model: 'virtio' }],
+  runDirectory: '/var/run/libvirt/qemu/run',
+  consoleDirectory: `/var/run/kubevirt-private/${uid}`,
+} as const;
+
+function failed(text: unknown): Failed | undefined {
+  if (text === undefined) return undefined;
+  return text === 'not found' ? 'not found' : 'failed';
+}
+
+describe('launcher notifications', () => {
+  for (const { name, input, expected } of cases('launcher_events.json')) {
+    it(`LAU-002 ${name}`, () => {
+      const libvirt = { state: Number(input['libvirtState']), reason: Number(input['libvirtReason']) };
+      const errors = (input['diskErrors'] ?? []) as { code: number }[];
+      const observed: Observation = {
+        state: failed(input['lookup']) ?? failed(input['getState']) ?? libvirt,
+        spec: failed(input['getXML']) ?? ((meta) => machineSpec(machine, 'pc-q35-7.2', true, meta)),
+        diskErrors: errors.map(({ code }) => ({ volume: 'containerdisk', code })),
+      };
+      const lifecycle =
+        input['event'] === undefined
+          ? undefined
+          : { event: Number(input['event']), detail: Number(input['detail']) };
+      const jobOperation = input['jobOperation'] === undefined ? undefined : Number(input['jobOperation']);
+      const sent = notify(
+        { namespace: 'default', name: 'testvmi' },
+        uid,
+        { lifecycle, jobOperation },
+        observed,
+        metadata,
+        { count: 0, info: null },
+        '2026-01-02T03:04:05Z',
+      );
+      expect(sent.domainEvent === undefined ? [] : [summary(sent.domainEvent)]).toEqual(
+        expected['domainEventsSent'],
+      );
+      expect(sent.k8sEvents).toEqual(expected['k8sEventsSent']);
+      expect(sent.signal === undefined ? [] : [sent.signal]).toEqual(expected['signalledToMainLoop']);
+    });
+  }
+
+  for (const { name, input, expected } of cases('conv_state_reason.json')) {
+    it(`LAU-002 ${name}`, () => {
+      const libvirt = { state: Number(input['libvirtState']), reason: Number(input['libvirtReason']) };
+      expect({ status: stateName(libvirt.state), reason: reasonName(libvirt) }).toEqual(expected);
+    });
+  }
+});
+
+function summary(event: { readonly type: string; readonly domain: JsonObject }) {
+  const { ObjectMeta, Spec, Status } = event.domain as Record<string, Record<string, unknown>>;
+  const { KubeVirt } = Spec?.['Metadata'] as { KubeVirt: Record<string, unknown> };
+  return {
+    eventType: event.type,
+    domain: {
+      deletionTimestampSet: ObjectMeta?.['deletionTimestamp'] !== undefined,
+      gracePeriodPresent: KubeVirt['GracePeriod'] !== null,
+      kubevirtUID: KubeVirt['UID'],
+      name: ObjectMeta?.['name'],
+      namespace: ObjectMeta?.['namespace'],
+      panicCount: Status?.['PanicCount'],
+      panicInfo: Status?.['GuestPanicInfo'],
+      reason: Status?.['Reason'],
+      specName: Spec?.['Name'],
+      specUUID: Spec?.['UUID'],
+      status: Status?.['Status'],
+      uid: ObjectMeta?.['uid'],
+    },
+  };
+}
+
+interface Field {
+  readonly json: string;
+  readonly type: string;
+}
+
+/** Differences between a value and a type of the schema: missing, surplus and mistyped members. */
+function faults(
+  value: unknown,
+  type: string,
+  schema: Readonly<Record<string, Field[]>>,
+  path: string,
+): string[] {
+  const optional = / \| null$/.exec(type);
+  if (optional !== null)
+    return value === null ? [] : faults(value, type.slice(0, optional.index), schema, path);
+  const array = /^Array<(.*)>$/.exec(type);
+  if (array?.[1] !== undefined) {
+    if (!Array.isArray(value)) return [`${path}: not an array`];
+    const element = array[1];
+    return value.flatMap((each, index) => faults(each, element, schema, `${path}[${index}]`));
+  }
+  if (type === 'string') return typeof value === 'string' ? [] : [`${path}: not a string`];
+  if (type === 'boolean') return typeof value === 'boolean' ? [] : [`${path}: not a boolean`];
+  if (/^(u?int(\d+)?|float64)$/.test(type)) return typeof value === 'number' ? [] : [`${path}: not a number`];
+  if (type === '{Space: string, Local: string}') {
+    return Object.keys(value as object).join() === 'Space,Local' ? [] : [`${path}: not a name`];
+  }
+  const fields = schema[type];
+  if (fields === undefined) return typeof value === 'string' ? [] : [`${path}: unknown type ${type}`];
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return [`${path}: not an object`];
+  const given = value as Record<string, unknown>;
+  const names = fields.map((field) => field.json).filter((name) => !name.startsWith('('));
+  return [
+    ...names.filter((name) => !(name in given)).map((name) => `${path}.${name}: missing`),
+    ...Object.keys(given)
+      .filter(
+        (name) => !names.includes(name) && !(type === 'Domain' && ['kind', 'apiVersion'].includes(name)),
+      )
+      .map((name) => `${path}.${name}: surplus`),
+    ...fields
+      .filter((field) => field.json in given && field.type !== 'ObjectMeta')
+      .flatMap((field) => faults(given[field.json], field.type, schema, `${path}.${field.json}`)),
+  ];
+}
+
+describe('launcher domain documents', () => {
+  const schema = load('data/domain-schema.json') as Record<string, Field[]>;
+  const name = { namespace: 'default', name: 'testvmi', uid };
+  const state = { Status: 'Running', Reason: 'Unknown', GuestPanicInfo: null, PanicCount: 0 };
+
+  it.each([
+    ['running', machineSpec(machine, 'pc-q35-7.2', true, metadata)],
+    ['shut off', machineSpec(machine, 'pc-q35-7.2', false, metadata)],
+    ['without devices', machineSpec({ ...machine, disks: [], nics: [] }, 'pc-q35-7.2', true, metadata)],
+    ['gone', emptySpec(metadata)],
+  ])('LAU-003 a domain that is %s has all keys of the schema, and no other', (_, spec) => {
+    expect(faults(domainDocument(name, spec, state), 'Domain', schema, 'Domain')).toEqual([]);
+  });
+
+  it('LAU-003 the check itself sees a missing, a surplus and a mistyped key', () => {
+    const document = domainDocument(name, emptySpec(metadata), state);
+    const { PanicCount: _, ...broken } = document['Status'] as JsonObject;
+    const found = faults({ ...document, Status: { ...broken, Reason: 1, X: 1 } }, 'Domain', schema, 'Domain');
+    expect(found.sort()).toEqual([
+      'Domain.Status.PanicCount: missing',
+      'Domain.Status.Reason: not a string',
+      'Domain.Status.X: surplus',
+    ]);
+  });
+
+  it('LAU-003 the document of a domain that is gone is the recorded one', () => {
+    const gone = cases('domain_json.json').find((each) => each.name === 'gone (final delete notification)');
+    const document = domainDocument(
+      { ...name, deletionTimestamp: 'DELETION_TIMESTAMP' },
+      emptySpec({ UID: uid, GracePeriod: null }),
+      { ...state, Status: 'NoState', Reason: 'NonExistent' },
+    );
+    const wanted = gone?.expected['domainJSON'];
+    expect(document).toEqual(typeof wanted === 'string' ? JSON.parse(wanted) : wanted);
+  });
+});
