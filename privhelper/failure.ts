@@ -110,6 +110,9 @@ const codeOfErrno: Readonly<Record<string, Code>> = {
   ENODEV: Code.FailedPrecondition,
   ENXIO: Code.FailedPrecondition,
   ESRCH: Code.FailedPrecondition,
+  // The kernel lacks it (a module, an option): repeating is useless.
+  ENOSYS: Code.Unimplemented,
+  EOPNOTSUPP: Code.Unimplemented,
 };
 
 /** True for errors of the addon and of Node's own system calls. */

@@ -103,12 +103,12 @@ export class LauncherConnection {
   /** Ends the connection; calls under way and later ones are Canceled. */
   close(): void {
     if (!this.gone) this.closedHere = true;
-    this.session.destroy(connectionClosing());
+    this.session.destroy(connectionClosing(), http2.constants.NGHTTP2_NO_ERROR);
   }
 
   /** Ends the connection to a launcher that is known to be gone; calls under way are Unavailable. */
   abandon(): void {
-    this.session.destroy(connectionLost());
+    this.session.destroy(connectionLost(), http2.constants.NGHTTP2_NO_ERROR);
   }
 
   /**

@@ -1,3 +1,4 @@
+import { Code } from '@connectrpc/connect';
 import { HelperError, HelperUnavailable } from '../helper/errors.js';
 import { CriticalNetworkError } from '../reconcile/ports.js';
 
@@ -9,11 +10,11 @@ export function critical(cause: unknown): CriticalNetworkError {
 const permanent = new Set(['EPERM', 'EACCES', 'EEXIST']);
 
 /**
- * Whether an apply that failed may simply be repeated. A helper that did not answer died or hung; its
- * apply completes or restores what an earlier one left, so that is repeated as well.
+ * Whether an apply that failed may simply be repeated. Without an answer, or past its deadline, the
+ * outcome is unknown: the next apply completes or restores what this one left.
  */
 export function isRetryable(error: unknown): boolean {
-  if (error instanceof HelperUnavailable) return true;
   if (!(error instanceof HelperError)) return false;
+  if (error instanceof HelperUnavailable || error.code === Code.DeadlineExceeded) return true;
   return error.unchanged && error.field === '' && !permanent.has(error.errnoName);
 }

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include "mountinfo.h"
 #include "walk.h"
 
 namespace privsep {
@@ -28,7 +29,7 @@ const DeviceNode& node_of(ClaimableDevice device) {
 }
 
 Result<ClaimOutcome> claim(int root, const DeviceNode& node, dev_t host_dev, uid_t uid, gid_t gid) {
-  auto inode = walk(root, node.path, O_PATH | O_NOFOLLOW, kNoLinks, node.path);
+  auto inode = walk(root, node.path, O_PATH, kNoLinks, node.path);
   if (!inode) {
     if (inode.error().code == ENOENT) return ClaimOutcome::kMissing;
     return inode.error();
@@ -61,18 +62,19 @@ Result<std::vector<ClaimOutcome>> claim_devices(Home& home, const Launcher& laun
   if (devices.size() > kMaxDevices) return Error::refusal(E2BIG, "number of devices");
   auto alive = check_alive(launcher.pidfd.get(), "launcher");
   if (!alive) return alive.error();
-  struct stat host_dev {};
-  if (::stat("/proc/1/root/dev", &host_dev) != 0) return Error::last("stat /dev of the host");
-
   std::vector<ClaimOutcome> outcomes;
   Error failure;
   auto inside = home.enter_mount(launcher.mntns.get());
   if (!inside) return inside.error();
+  // devtmpfs is one file system for the whole kernel: a node on it is the host's, wherever it is mounted.
+  auto mountinfo = home.mountinfo();
+  if (!mountinfo) failure = mountinfo.error();
+  dev_t host_dev = mountinfo ? find_filesystem(*mountinfo, "devtmpfs") : 0;
   Fd root(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!root.valid()) failure = Error::last("open root of the launcher");
+  if (failure.code == 0 && !root.valid()) failure = Error::last("open root of the launcher");
   bool changed = false;
   for (size_t i = 0; i < devices.size() && failure.code == 0; ++i) {
-    auto outcome = claim(root.get(), node_of(devices[i]), host_dev.st_dev, uid, gid);
+    auto outcome = claim(root.get(), node_of(devices[i]), host_dev, uid, gid);
     if (outcome) {
       changed = changed || *outcome == ClaimOutcome::kClaimed;
       outcomes.push_back(*outcome);

@@ -12,6 +12,7 @@
 
 #include "cgroup.h"
 #include "kernel.h"
+#include "proc_file.h"
 #include "walk.h"
 
 namespace privsep {
@@ -23,23 +24,9 @@ namespace {
 constexpr int kBacklogWaitMs = 500;
 constexpr size_t kMaxProcFile = 64 * 1024;
 
-Result<std::string> read_proc_file(const std::string& path) {
-  Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!fd.valid()) return Error::last("open " + path);
-  std::string text;
-  char buffer[4096];
-  for (;;) {
-    ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
-    if (n < 0) return Error::last("read " + path);
-    if (n == 0) return text;
-    text.append(buffer, static_cast<size_t>(n));
-    if (text.size() > kMaxProcFile) return Error::of(EFBIG, "read " + path);
-  }
-}
-
 // Before Linux 6.13: "Pid:" of fdinfo, -1 for a process that was reaped.
 Result<pid_t> pid_from_fdinfo(int pidfd) {
-  auto text = read_proc_file("/proc/self/fdinfo/" + std::to_string(pidfd));
+  auto text = read_proc_file("/proc/self/fdinfo/" + std::to_string(pidfd), kMaxProcFile);
   if (!text) return text.error();
   size_t at = text->find("\nPid:");
   if (at == std::string::npos) return Error::of(EBADF, "pid of pidfd");
@@ -94,7 +81,7 @@ Result<Fd> namespace_of(int pidfd, unsigned long request, const char* name) {
 }  // namespace
 
 Result<Fd> open_socket(int volume_dir, const std::string& name) {
-  auto inode = walk(volume_dir, name, O_PATH | O_NOFOLLOW, kNoLinks, name);
+  auto inode = walk(volume_dir, name, O_PATH, kNoLinks, name);
   if (!inode) return inode.error();
   auto st = stat_fd(inode->get(), name);
   if (!st) return st.error();
@@ -161,7 +148,7 @@ Status check_alive(int pidfd, const std::string& what) {
 Status check_process(int pidfd, const PodUid& pod, const std::string& what) {
   auto pid = pid_of(pidfd);
   if (!pid) return pid.error();
-  auto cgroup = read_proc_file("/proc/" + std::to_string(*pid) + "/cgroup");
+  auto cgroup = read_proc_file("/proc/" + std::to_string(*pid) + "/cgroup", kMaxProcFile);
   // What was read is this process's only if it still lives; a vanished file says the same.
   auto alive = check_alive(pidfd, what);
   if (!alive) return alive.error();

@@ -103,7 +103,7 @@ Result<bool> attach(int tree, int directory, const std::string& name, const stru
     if (made) error.unchanged = ::unlinkat(directory, name.c_str(), 0) == 0;
     return error;
   };
-  auto target = walk(directory, name, O_PATH | O_NOFOLLOW, kNoLinks, name);
+  auto target = walk(directory, name, O_PATH, kNoLinks, name);
   if (!target) return fail(target.error());
   auto mounted = is_mount_root(target->get(), name);
   if (!mounted) return fail(mounted.error());
@@ -115,7 +115,7 @@ Result<bool> attach(int tree, int directory, const std::string& name, const stru
     return fail(Error::last("move_mount " + name));
   }
   // The old descriptor denotes the covered file.
-  auto now = walk(directory, name, O_PATH | O_NOFOLLOW, kNoLinks, name);
+  auto now = walk(directory, name, O_PATH, kNoLinks, name);
   auto found = now ? stat_fd(now->get(), name) : Result<struct stat>(now.error());
   if (!found || !same_inode(*found, image)) {
     Error error = found ? Error::refusal(EPERM, "identity of mounted " + name) : found.error();
@@ -132,7 +132,7 @@ Result<bool> unmount_entry(int directory, const std::string& name) {
   for (int i = 0; i <= kMaxStackedMounts; ++i) {
     auto mounted = false;
     {
-      auto entry = walk(directory, name, O_PATH | O_NOFOLLOW, kNoLinks, name);
+      auto entry = walk(directory, name, O_PATH, kNoLinks, name);
       if (!entry) {
         // Gone, or a link, which cannot be mounted on.
         if (entry.error().code == ENOENT || entry.error().code == ELOOP) return changed;

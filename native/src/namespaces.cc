@@ -3,31 +3,27 @@
 #include <fcntl.h>
 #include <sched.h>
 
+#include "proc_file.h"
 #include "walk.h"
 
 namespace privsep {
 
 namespace {
-
-bool is_in(int ns_dir, const char* name, const struct stat& expected) {
-  struct stat now {};
-  return ::fstatat(ns_dir, name, &now, 0) == 0 && same_inode(now, expected);
+constexpr size_t kMaxMountinfo = 8 << 20;
 }
 
-}  // namespace
-
 Result<Home> Home::here() {
-  Fd dir(::open("/proc/thread-self/ns", O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!dir.valid()) return Error::last("open /proc/thread-self/ns");
-  Fd mnt(::openat(dir.get(), "mnt", O_RDONLY | O_CLOEXEC));
+  Fd task(::open("/proc/thread-self", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!task.valid()) return Error::last("open /proc/thread-self");
+  Fd mnt(::openat(task.get(), "ns/mnt", O_RDONLY | O_CLOEXEC));
   if (!mnt.valid()) return Error::last("open mount namespace");
-  Fd net(::openat(dir.get(), "net", O_RDONLY | O_CLOEXEC));
+  Fd net(::openat(task.get(), "ns/net", O_RDONLY | O_CLOEXEC));
   if (!net.valid()) return Error::last("open network namespace");
   auto mnt_id = stat_fd(mnt.get(), "mount namespace");
   if (!mnt_id) return mnt_id.error();
   auto net_id = stat_fd(net.get(), "network namespace");
   if (!net_id) return net_id.error();
-  return Home(std::move(dir), std::move(mnt), std::move(net), *mnt_id, *net_id);
+  return Home(std::move(task), std::move(mnt), std::move(net), *mnt_id, *net_id);
 }
 
 Status Home::enter_mount(int mntns) {
@@ -48,10 +44,10 @@ Status Home::enter_network(int netns) {
 
 Status Home::come_back() {
   if (is_here()) return ok();
-  if (!is_in(ns_dir_.get(), "mnt", mnt_id_) && ::setns(mnt_.get(), CLONE_NEWNS) != 0) {
+  if (!is_in("ns/mnt", mnt_id_) && ::setns(mnt_.get(), CLONE_NEWNS) != 0) {
     return Error::last("setns home mount namespace");
   }
-  if (!is_in(ns_dir_.get(), "net", net_id_) && ::setns(net_.get(), CLONE_NEWNET) != 0) {
+  if (!is_in("ns/net", net_id_) && ::setns(net_.get(), CLONE_NEWNET) != 0) {
     return Error::last("setns home network namespace");
   }
   if (!is_here()) return Error::of(EPERM, "return to home namespaces");
@@ -59,8 +55,15 @@ Status Home::come_back() {
 }
 
 bool Home::is_here() const {
-  return is_in(ns_dir_.get(), "mnt", mnt_id_) && is_in(ns_dir_.get(), "net", net_id_);
+  return is_in("ns/mnt", mnt_id_) && is_in("ns/net", net_id_);
 }
+
+bool Home::is_in(const char* ns, const struct stat& expected) const {
+  struct stat now {};
+  return ::fstatat(task_.get(), ns, &now, 0) == 0 && same_inode(now, expected);
+}
+
+Result<std::string> Home::mountinfo() const { return read_proc_file(task_.get(), "mountinfo", kMaxMountinfo); }
 
 Result<bool> Home::is_own_mount(int mntns) const {
   auto id = stat_fd(mntns, "mount namespace");

@@ -3,6 +3,8 @@
 
 #include <sys/stat.h>
 
+#include <string>
+
 #include "fd.h"
 #include "result.h"
 
@@ -25,15 +27,19 @@ class Home {
   // The kernel's word, not the memory of what was entered.
   bool is_here() const;
 
+  // Text of proc_pid_mountinfo(5) for the namespace in which the thread is now, seen from its root.
+  Result<std::string> mountinfo() const;
+
   // True when `mntns` is a descriptor of the home mount namespace.
   Result<bool> is_own_mount(int mntns) const;
 
  private:
-  Home(Fd ns_dir, Fd mnt, Fd net, struct stat mnt_id, struct stat net_id)
-      : ns_dir_(std::move(ns_dir)), mnt_(std::move(mnt)), net_(std::move(net)), mnt_id_(mnt_id), net_id_(net_id) {}
+  Home(Fd task, Fd mnt, Fd net, struct stat mnt_id, struct stat net_id)
+      : task_(std::move(task)), mnt_(std::move(mnt)), net_(std::move(net)), mnt_id_(mnt_id), net_id_(net_id) {}
+  bool is_in(const char* ns, const struct stat& expected) const;
 
-  // /proc/thread-self/ns of the own procfs: in another mount namespace no path leads to it.
-  Fd ns_dir_;
+  // /proc/thread-self of the own procfs: in another mount namespace no path leads to it.
+  Fd task_;
   Fd mnt_;
   Fd net_;
   struct stat mnt_id_;

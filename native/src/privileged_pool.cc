@@ -79,6 +79,8 @@ Status PrivilegedPool::submit(Job job) {
 }
 
 Status PrivilegedPool::drop_user(uid_t uid, gid_t gid, const std::vector<gid_t>& groups) {
+  auto valid = check_user(uid, gid, groups);
+  if (!valid) return valid;
   Errand raise = [this] { return set_capabilities({permitted_ | kChangeUser, kChangeUser, 0}); };
   auto raised = on_every_thread(raise);
   if (!raised) return raised;

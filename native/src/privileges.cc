@@ -183,10 +183,14 @@ bool is_confined_status(const ThreadStatus& status, uid_t, gid_t) {
 
 }  // namespace
 
-Status change_user(uid_t uid, gid_t gid, const std::vector<gid_t>& groups, const std::vector<pid_t>& keepers) {
+Status check_user(uid_t uid, gid_t gid, const std::vector<gid_t>& groups) {
   if (uid == 0 || gid == 0 || std::find(groups.begin(), groups.end(), 0U) != groups.end()) {
     return Error::refusal(EINVAL, "user and groups must not be root's");
   }
+  return ok();
+}
+
+Status change_user(uid_t uid, gid_t gid, const std::vector<gid_t>& groups, const std::vector<pid_t>& keepers) {
   // The C library performs each of these in every thread.
   if (::setgroups(groups.size(), groups.data()) != 0) return Error::last("setgroups");
   if (::setresgid(gid, gid, gid) != 0) return Error::last("setresgid");

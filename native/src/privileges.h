@@ -10,6 +10,9 @@
 
 namespace privsep {
 
+// Refuses root's user and groups.
+Status check_user(uid_t uid, gid_t gid, const std::vector<gid_t>& groups);
+
 // setgroups, setresgid and setresuid for all threads, then checks the outcome: nothing is left to threads not
 // in `keepers`. Threads in `keepers` need CAP_SETUID and CAP_SETGID in effect meanwhile.
 Status change_user(uid_t uid, gid_t gid, const std::vector<gid_t>& groups, const std::vector<pid_t>& keepers);

@@ -14,7 +14,7 @@ constexpr mode_t kPermissions = 0777;
 
 // True when the entry is a plain file of this content and owner. Anything strange is just "not equal".
 bool is_equal(int directory, const std::string& name, const std::string& content, const FileOwner& owner) {
-  auto inode = walk(directory, name, O_PATH | O_NOFOLLOW, kNoLinks, name);
+  auto inode = walk(directory, name, O_PATH, kNoLinks, name);
   if (!inode) return false;
   auto st = stat_fd(inode->get(), name);
   if (!st || !S_ISREG(st->st_mode) || st->st_nlink != 1 || st->st_uid != owner.uid || st->st_gid != owner.gid ||

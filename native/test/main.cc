@@ -1,9 +1,15 @@
+#include <cstring>
+
 #include "check.h"
 
-int main() {
+// usage: privsep_tests [PART...]: the tests whose names contain one of the parts; all without any.
+int main(int argc, char** argv) {
   int passed = 0;
   int failed = 0;
   for (const privsep::test::Case& test : privsep::test::cases()) {
+    bool chosen = argc == 1;
+    for (int i = 1; i < argc; ++i) chosen = chosen || std::strstr(test.name, argv[i]) != nullptr;
+    if (!chosen) continue;
     int before = privsep::test::failed_checks();
     test.run();
     if (privsep::test::failed_checks() == before) {

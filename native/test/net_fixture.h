@@ -12,10 +12,12 @@
 
 namespace privsep::test {
 
-// Fails the test with what was expected where, and goes on.
-void check(bool condition, const std::string& what);
-void check_equal(const std::string& actual, const std::string& expected, const std::string& what);
-int failures();
+// As CHECK, with what was expected where.
+bool check_that(bool holds, const std::string& what);
+// Shows the differing lines.
+bool check_equal(const std::string& actual, const std::string& expected, const std::string& what);
+// `part` occurs in `text`.
+bool check_has(const std::string& text, const std::string& part);
 
 constexpr const char* kPodMac = "0a:58:0a:f4:02:05";
 
@@ -26,8 +28,9 @@ class Pod {
   explicit Pod(Addresses addresses);
 
   int netns() const { return pod_.get(); }
-  // Adds a pod link without addresses, as Multus does for a secondary network without IPAM.
-  void add_secondary(const std::string& name, const std::string& mac);
+  // Adds a pod link without addresses, as Multus does for a secondary network without IPAM: pod16477688c0e,
+  // MAC 02:00:00:aa:bb:cc, MTU 1500.
+  void add_secondary();
   // Standard output of a shell command in the pod's namespace.
   std::string run(const std::string& command) const;
   // Everything about links, addresses, routes, listed sysctls and NAT rules that does not vary from run
@@ -54,9 +57,12 @@ class Pod {
   Fd peer_;
 };
 
+// Bridge binding cannot be tried without; net_vm.sh runs these tests where the kernel has them.
 bool kernel_has_dummy();
 
 NetworkPlan bridge_plan();
 NetworkPlan masquerade_plan();
+// A bridge binding of pod link pod16477688c0e, which add_secondary makes, in addition.
+NetworkPlan with_secondary(NetworkPlan plan);
 
 }  // namespace privsep::test

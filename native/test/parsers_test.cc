@@ -1,11 +1,13 @@
 // Parsers of text and bytes from outside.
 #include <sys/inotify.h>
+#include <sys/sysmacros.h>
 
 #include <cstring>
 
 #include "../src/capabilities.h"
 #include "../src/cgroup.h"
 #include "../src/inotify.h"
+#include "../src/mountinfo.h"
 #include "../src/pod.h"
 #include "check.h"
 #include "fixture.h"
@@ -120,4 +122,17 @@ TEST(inotify_events_end_where_the_buffer_does) {
   std::memcpy(&long_name[offsetof(inotify_event, len)], &beyond, sizeof beyond);
   CHECK(parse_inotify(long_name).empty());
   CHECK(parse_inotify(buffer.substr(0, 7)).empty());
+}
+
+TEST(file_systems_are_found_in_mountinfo) {
+  constexpr std::string_view text =
+      "23 26 0:6 / /dev rw,relatime shared:2 master:1 - devtmpfs devtmpfs rw,size=12334416k\n"
+      "24 23 0:21 / /dev/pts rw - devpts devpts rw\n";
+  CHECK(find_filesystem(text, "devtmpfs") == makedev(0, 6));
+  CHECK(find_filesystem(text, "devpts") == makedev(0, 21));
+  CHECK(find_filesystem(text, "tmpfs") == 0);
+  for (std::string_view bad : {"", "\n\n", "23", "23 26 0:6 / /dev rw - ", "23 26 x:6 / /dev rw - devtmpfs d rw",
+                               "23 26 0: / /dev rw - devtmpfs d rw", "23 26 0:6", "- - - - - -"}) {
+    CHECK(find_filesystem(bad, "devtmpfs") == 0);
+  }
 }

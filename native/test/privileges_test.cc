@@ -73,7 +73,8 @@ TEST(locked_down_process_can_still_work) {
   CHECK(in_child([] {
     auto pool = PrivilegedPool::start(2, kMask);
     if (!pool || !(*pool)->drop_user(64100, 64100, {}) || !(*pool)->lock_down()) return false;
-    for (pid_t tid : *thread_ids()) {
+    auto tids = thread_ids();
+    for (pid_t tid : *tids) {
       auto status = thread_status(tid);
       if (!*status || !(*status)->no_new_privs || (*status)->seccomp != 2 || (*status)->effective != 0) return false;
     }

@@ -75,7 +75,7 @@ export class RpcServer {
 
   /** A server for one connection: no request can be taken for one of another peer. */
   private serve(socket: Socket, peer: Peer): void {
-    const { helper, entries, calls, report } = this.options;
+    const { helper, entries, calls } = this.options;
     const origins = new WeakMap<object, RequestOrigin>();
     const handle = connectNodeAdapter({
       routes: (router) => addRoutes(router, entries, helper, calls),
@@ -94,7 +94,6 @@ export class RpcServer {
       this.sessions.add(session);
       session.on('close', () => this.sessions.delete(session));
     });
-    server.on('sessionError', (error) => report('session of the agent failed', error));
     server.emit('connection', socket);
   }
 

@@ -3,9 +3,10 @@
  * possible, then reads the state, so nothing falls between; what an event cannot tell (overflow, a lost
  * event, no watch to be had) the slow re-check finds.
  */
+import { Code } from '@connectrpc/connect';
 import type { Call, InotifyEvent, Native } from '../../native/binding.js';
 import { TokenBucket } from '../audit/limiter.js';
-import { errnoOf, exhausted, toFailure } from '../failure.js';
+import { CallFailure, errnoOf, exhausted, toFailure } from '../failure.js';
 import { isUuid } from '../policy/fields.js';
 import type { Policy } from '../policy/policy.js';
 import { IN_IGNORED, levels, socketsLevel, watched } from './levels.js';
@@ -84,7 +85,8 @@ export class PodWatcher {
     this.closed = true;
     clearInterval(this.timer);
     for (const pod of this.pods.values()) clearTimeout(pod.timer);
-    for (const subscription of this.subscriptions) subscription.end(new Error('helper stops'));
+    const stops = { code: Code.Unavailable, operation: 'watch pods', message: 'the helper stops' };
+    for (const subscription of this.subscriptions) subscription.end(new CallFailure(stops));
     this.inotify?.close();
   }
 

@@ -167,4 +167,77 @@ describe('guest', () => {
     client.close();
     recorder.close();
   }, 90_000);
+
+  describe('that is only a machine', () => {
+    let lastAddress = 40;
+
+    /** QEMU without devices: it starts at once and does nothing. */
+    async function bare(startStrategy?: string) {
+      const pod = await node.createPod({ name: 'p', vmiUid: uid, podIP: `10.244.2.${lastAddress++}` });
+      const launcher = await startLauncher(pod, { namespace: 'default', name: 'vm1', vmiUid: uid });
+      const full = guestVmi({
+        namespace: 'default',
+        name: 'vm1',
+        uid,
+        nodeName: 'n',
+        activePods: {},
+        binding: 'bridge',
+      });
+      const domain = { ...full.spec.domain, devices: {} };
+      const vmi = {
+        ...full,
+        spec: { ...full.spec, domain, ...(startStrategy === undefined ? {} : { startStrategy }) },
+      };
+      const recorder = new NotifyRecorder(`/proc/${launcher.pid}/root/run/kubevirt/domain-notify-pipe.sock`);
+      await recorder.listen();
+      const client = new LauncherTestClient(launcher.socketPath);
+      await client.command('syncVirtualMachine', vmi);
+      const qemu = launcher.qemuPid();
+      if (qemu === undefined) throw new Error('QEMU is not a child of the monitor');
+      const finish = async () => {
+        await client.command('deleteVirtualMachine', vmi);
+        expect(await launcher.exited).toEqual({ code: 0, signal: null });
+        client.close();
+        recorder.close();
+      };
+      return { launcher, vmi, recorder, client, qemu, finish };
+    }
+
+    it('LAU-002 is crashed when QEMU is killed', async () => {
+      const { recorder, qemu, finish } = await bare();
+      await recorder.state('Running/Unknown');
+      process.kill(qemu, 'SIGKILL');
+      await recorder.state('Shutoff/Crashed');
+      await finish();
+    });
+
+    it('LAU-002 is shut down when QEMU is asked to end by somebody else', async () => {
+      const { recorder, qemu, finish } = await bare();
+      await recorder.state('Running/Unknown');
+      process.kill(qemu, 'SIGTERM');
+      await recorder.state('Shutoff/Shutdown');
+      await finish();
+    });
+
+    it('LAU-002 starts paused when asked, and runs when resumed', async () => {
+      const { recorder, vmi, client, finish } = await bare('Paused');
+      await recorder.state('Paused/User');
+      await client.command('unpauseVirtualMachine', vmi);
+      await recorder.state('Running/Unknown');
+      await client.command('resetVirtualMachine', vmi);
+      await client.command('killVirtualMachine', vmi);
+      await recorder.state('Shutoff/Destroyed');
+      await finish();
+    });
+
+    it('ends with its pod when the launcher is killed', async () => {
+      const { launcher, recorder, client, qemu } = await bare();
+      await recorder.state('Running/Unknown');
+      launcher.crash();
+      expect((await launcher.exited).code).toBe(1);
+      expect(existsSync(`/proc/${qemu}`)).toBe(false);
+      client.close();
+      recorder.close();
+    });
+  });
 });

@@ -45,7 +45,7 @@ export type AuditLine = Record<string, unknown>;
 
 export class HelperProcess {
   readonly base = mkdtempSync(join(tmpdir(), 'privhelper-'));
-  readonly podsDir = join(this.base, 'pods');
+  readonly podsDir: string;
   readonly stateDir = join(this.base, 'state');
   readonly socketDir = join(this.base, 'run');
   readonly auditFile = join(this.base, 'audit', 'audit.jsonl');
@@ -54,9 +54,11 @@ export class HelperProcess {
   private child: ChildProcess | undefined;
   private shared: { transport: Transport; session: Http2SessionManager } | undefined;
 
-  constructor() {
+  /** `podsDir`: kubelet's, one of its own when absent. */
+  constructor(podsDir?: string) {
     chmodSync(this.base, 0o755);
-    mkdirSync(this.podsDir, { mode: 0o750 });
+    this.podsDir = podsDir ?? join(this.base, 'pods');
+    if (podsDir === undefined) mkdirSync(this.podsDir, { mode: 0o750 });
   }
 
   get pid(): number {

@@ -3,8 +3,10 @@ import { gunzipSync } from 'node:zlib';
 import { fromBinary, toBinary, toJson } from '@bufbuild/protobuf';
 import { Client, credentials, Server, ServerCredentials, type ServiceError, status } from '@grpc/grpc-js';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { Vmi } from '../../agent/api/vmi.js';
 import { Cmd } from '../../gen/kubevirt/cmd/v1/cmd_pb.js';
 import { addCmdServices, noFaults } from '../harness/launcher/cmd-server.js';
+import { leaseFor } from '../harness/launcher/dhcp.js';
 import type { JsonObject } from '../harness/launcher/domain-document.js';
 import { domainDocument, emptySpec, machineSpec } from '../harness/launcher/domain-document.js';
 import type { DomainManager } from '../harness/launcher/domain-manager.js';
@@ -18,8 +20,10 @@ interface Case {
   readonly expected: Record<string, unknown>;
 }
 
-function load(file: string): unknown {
-  return JSON.parse(gunzipSync(readFileSync(new URL(`./wire/${file}.gz`, import.meta.url))).toString('utf8'));
+function load(file: string, area = 'wire'): unknown {
+  return JSON.parse(
+    gunzipSync(readFileSync(new URL(`./${area}/${file}.gz`, import.meta.url))).toString('utf8'),
+  );
 }
 
 const cases = (file: string) => load(file) as Case[];
@@ -215,24 +219,33 @@ describe('launcher notifications', () => {
   }
 });
 
+interface DomainParts {
+  readonly ObjectMeta: Record<string, unknown>;
+  readonly Spec: {
+    readonly Name: string;
+    readonly UUID: string;
+    readonly Metadata: { readonly KubeVirt: Record<string, unknown> };
+  };
+  readonly Status: Record<string, unknown>;
+}
+
 function summary(event: { readonly type: string; readonly domain: JsonObject }) {
-  const { ObjectMeta, Spec, Status } = event.domain as Record<string, Record<string, unknown>>;
-  const { KubeVirt } = Spec?.['Metadata'] as { KubeVirt: Record<string, unknown> };
+  const { ObjectMeta, Spec, Status } = event.domain as unknown as DomainParts;
   return {
     eventType: event.type,
     domain: {
-      deletionTimestampSet: ObjectMeta?.['deletionTimestamp'] !== undefined,
-      gracePeriodPresent: KubeVirt['GracePeriod'] !== null,
-      kubevirtUID: KubeVirt['UID'],
-      name: ObjectMeta?.['name'],
-      namespace: ObjectMeta?.['namespace'],
-      panicCount: Status?.['PanicCount'],
-      panicInfo: Status?.['GuestPanicInfo'],
-      reason: Status?.['Reason'],
-      specName: Spec?.['Name'],
-      specUUID: Spec?.['UUID'],
-      status: Status?.['Status'],
-      uid: ObjectMeta?.['uid'],
+      deletionTimestampSet: ObjectMeta['deletionTimestamp'] !== undefined,
+      gracePeriodPresent: Spec.Metadata.KubeVirt['GracePeriod'] !== null,
+      kubevirtUID: Spec.Metadata.KubeVirt['UID'],
+      name: ObjectMeta['name'],
+      namespace: ObjectMeta['namespace'],
+      panicCount: Status['PanicCount'],
+      panicInfo: Status['GuestPanicInfo'],
+      reason: Status['Reason'],
+      specName: Spec.Name,
+      specUUID: Spec.UUID,
+      status: Status['Status'],
+      uid: ObjectMeta['uid'],
     },
   };
 }
@@ -318,3 +331,77 @@ describe('launcher domain documents', () => {
     expect(document).toEqual(typeof wanted === 'string' ? JSON.parse(wanted) : wanted);
   });
 });
+
+describe('launcher DHCP leases', () => {
+  const vif = { IP: '' as const, MAC: null, Gateway: '', IPAMDisabled: false, Routes: null };
+  const link = (_: string, attribute: 'address' | 'mtu') =>
+    attribute === 'mtu' ? '1450' : '0a:58:0a:f4:02:05';
+  const vmiWith = (given: object, pod: object) =>
+    ({
+      metadata: { name: 'vm1', namespace: 'default', uid },
+      spec: {
+        domain: { devices: { interfaces: [{ name: 'default', ...given }] } },
+        networks: [{ name: 'default', pod }],
+      },
+      status: {},
+    }) as unknown as Vmi;
+
+  const v4 = (load('masquerade-guest-address.json', 'network') as Case[]).filter(({ name }) =>
+    name.startsWith('v4'),
+  );
+  for (const { name, input, expected } of v4) {
+    it(`masquerade ${name}`, () => {
+      const vmi = vmiWith({ masquerade: {} }, input['pod'] as object);
+      const lease = () => leaseFor(vmi, { name: 'default', masquerade: {} }, 0, () => vif, link, []);
+      if (expected['error'] !== '') {
+        expect(lease).toThrow(String(expected['error']));
+        return;
+      }
+      const found = lease();
+      expect(`${found?.address}/${prefixOf(found?.mask)}`).toBe(expected['vm']);
+      expect(`${found?.gateway}/${prefixOf(found?.mask)}`).toBe(expected['gateway']);
+    });
+  }
+
+  it('bridge: what the node agent noted', () => {
+    const given = {
+      name: 'default',
+      bridge: {},
+      dhcpOptions: { bootFileName: 'http://peer/boot', tftpServerName: 'peer' },
+    };
+    const base64 = (bytes: number[]) => Buffer.from(bytes).toString('base64');
+    const cache = {
+      IP: { IP: '10.244.2.5', Mask: base64([255, 255, 255, 0]) },
+      MAC: base64([0x0a, 0x58, 0x0a, 0xf4, 0x02, 0x05]),
+      Gateway: '10.244.2.1',
+      IPAMDisabled: false,
+      Routes: [
+        { Dst: null, Gw: '10.244.2.1' },
+        { Dst: { IP: '10.96.0.0', Mask: base64([255, 240, 0, 0]) }, Gw: '10.244.2.254' },
+      ],
+    };
+    expect(leaseFor(vmiWith(given, {}), given, 2, () => cache, link, ['10.96.0.10'])).toEqual({
+      interface: 'k6t-eth0',
+      mac: '0a:58:0a:f4:02:05',
+      server: '169.254.75.12',
+      address: '10.244.2.5',
+      mask: '255.255.255.0',
+      gateway: '10.244.2.1',
+      routes: [{ network: '10.96.0.0', prefixLength: 12, gateway: '10.244.2.254' }],
+      mtu: 1450,
+      hostname: 'vm1',
+      nameservers: ['10.96.0.10'],
+      bootFileName: 'http://peer/boot',
+      tftpServerName: 'peer',
+    });
+    expect(
+      leaseFor(vmiWith(given, {}), given, 0, () => ({ ...cache, IPAMDisabled: true }), link, []),
+    ).toBeUndefined();
+  });
+});
+
+function prefixOf(mask: string | undefined): number {
+  return (mask ?? '')
+    .split('.')
+    .reduce((sum, part) => sum + Number(part).toString(2).replaceAll('0', '').length, 0);
+}

@@ -317,30 +317,27 @@ describe('volume-status', () => {
     events: StatusEvent[];
     requeueAfter: { seconds: number }[];
   }
-  it.each(loadVectors<Input, Expected>('reconcile', 'volume-status'))(
-    'REC-036 REC-037 $name',
-    async (vector) => {
-      const { input, expected } = vector;
-      const ports: StatusPorts = {
-        ...fakePorts({ now: Date.parse(input.now ?? '2000-01-01T00:00:00Z') }),
-        hotplug: {
-          isMounted: async (_vmi, volume) => {
-            if (input.isMountedError !== undefined) throw new Error(input.isMountedError);
-            return input.mounted?.[volume] ?? false;
-          },
+  it.each(loadVectors<Input, Expected>('reconcile', 'volume-status'))('REC-036 $name', async (vector) => {
+    const { input, expected } = vector;
+    const ports: StatusPorts = {
+      ...fakePorts({ now: Date.parse(input.now ?? '2000-01-01T00:00:00Z') }),
+      hotplug: {
+        isMounted: async (_vmi, volume) => {
+          if (input.isMountedError !== undefined) throw new Error(input.isMountedError);
+          return input.mounted?.[volume] ?? false;
         },
-      };
-      const result = await applyStatusRules(
-        { vmi: vmiOf(input.vmi), domain: domainOf(input.domain), branchFailed: true },
-        ports,
-        settings(),
-      );
-      const shown = (result.vmi.status.volumeStatus ?? []).map(({ phase, ...status }) =>
-        phase ? { ...status, phase } : status,
-      );
-      expect(shown).toEqual(expected.volumeStatus ?? []);
-      expect(result.events.filter(({ reason }) => reason !== 'Migrated')).toEqual(expected.events);
-      expect(result.requeueAfterSeconds).toEqual(expected.requeueAfter.map(({ seconds }) => seconds));
-    },
-  );
+      },
+    };
+    const result = await applyStatusRules(
+      { vmi: vmiOf(input.vmi), domain: domainOf(input.domain), branchFailed: true },
+      ports,
+      settings(),
+    );
+    const shown = (result.vmi.status.volumeStatus ?? []).map(({ phase, ...status }) =>
+      phase ? { ...status, phase } : status,
+    );
+    expect(shown).toEqual(expected.volumeStatus ?? []);
+    expect(result.events.filter(({ reason }) => reason !== 'Migrated')).toEqual(expected.events);
+    expect(result.requeueAfterSeconds).toEqual(expected.requeueAfter.map(({ seconds }) => seconds));
+  });
 });

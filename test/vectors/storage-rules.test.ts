@@ -57,20 +57,17 @@ describe('container-disk', () => {
     },
   );
 
-  it.each(diskCases.filter(({ input }) => input.op === 'targetDir'))(
-    'STO-007 $name',
-    async ({ input, expected }) => {
-      const { disks, helper, vmi } = disksOver(input, 'container-disks', false);
-      const mounting = disks.mountAndVerify(vmi);
-      if (expected.targetDirErr) {
-        await expect(mounting).rejects.toThrow();
-        expect(helper.calls.filter((call) => call.startsWith('mount'))).toEqual([]);
-      } else {
-        await mounting;
-        expect(helper.calls).toContainEqual(expect.stringMatching(/^mount p[0-9]+ 0 ''$/));
-      }
-    },
-  );
+  it.each(diskCases.filter(({ input }) => input.op === 'targetDir'))('$name', async ({ input, expected }) => {
+    const { disks, helper, vmi } = disksOver(input, 'container-disks', false);
+    const mounting = disks.mountAndVerify(vmi);
+    if (expected.targetDirErr) {
+      await expect(mounting).rejects.toThrow();
+      expect(helper.calls.filter((call) => call.startsWith('mount'))).toEqual([]);
+    } else {
+      await mounting;
+      expect(helper.calls).toContainEqual(expect.stringMatching(/^mount p[0-9]+ 0 ''$/));
+    }
+  });
 });
 
 interface OwnershipInput {
@@ -120,27 +117,33 @@ async function claim({ vmi, useEmulation, filesInLauncherRoot }: OwnershipInput)
 const laterVersion = / (sev|virtiofs) | block (pvc|dv)\b.* nonroot=true/;
 
 describe('device-ownership', () => {
-  const all = loadVectors<OwnershipInput, OwnershipExpected>('reconcile', 'device-ownership');
-
-  it.each(all.filter(({ name }) => !laterVersion.test(name)))(
-    'REC-017 STO-028 $name',
-    async ({ input, expected }) => {
-      const { calls, error } = await claim(input);
-      // Host disks on a node path keep their owner, and so does their directory, which KubeVirt takes over.
-      const onNodePath = expected.error?.startsWith('Failed to change ownership of HostDisk dir') ?? false;
-      const text = onNodePath ? undefined : expected.error?.replace('<root>', 'launcher');
-      // VFIO nodes matter to VMs with passed-through devices only, and these have none.
-      const wanted = expected.calls.filter(
-        (call) => !/^chown \/(dev\/vfio|var\/run\/kubevirt-private)\//.test(call),
-      );
-      // The network's nodes are asked for together with the others.
-      expect(calls.slice(0, text === undefined ? undefined : wanted.length)).toEqual(wanted);
-      expect(error?.message).toBe(text);
-      expect(error instanceof CriticalNetworkError).toBe(
-        text?.startsWith('Critical network error: ') ?? false,
-      );
-    },
+  const all = loadVectors<OwnershipInput, OwnershipExpected>('reconcile', 'device-ownership').map(
+    (vector) => ({
+      ...vector,
+      id: vector.name.startsWith('tree=nokvm') ? 'STO-028 ' : '',
+    }),
   );
+
+  const now = all.filter(({ name }) => !laterVersion.test(name));
+  const titled = now.map((vector) => {
+    const id = vector.name.startsWith('tree=nokvm') ? 'STO-028 ' : '';
+    return [`${id}${vector.name}`, vector] as const;
+  });
+
+  it.each(titled)('%s', async (_title, { input, expected }) => {
+    const { calls, error } = await claim(input);
+    // Host disks on a node path keep their owner, and so does their directory, which KubeVirt takes over.
+    const onNodePath = expected.error?.startsWith('Failed to change ownership of HostDisk dir') ?? false;
+    const text = onNodePath ? undefined : expected.error?.replace('<root>', 'launcher');
+    // VFIO nodes matter to VMs with passed-through devices only, and these have none.
+    const wanted = expected.calls.filter(
+      (call) => !/^chown \/(dev\/vfio|var\/run\/kubevirt-private)\//.test(call),
+    );
+    // The network's nodes are asked for together with the others.
+    expect(calls.slice(0, text === undefined ? undefined : wanted.length)).toEqual(wanted);
+    expect(error?.message).toBe(text);
+    expect(error instanceof CriticalNetworkError).toBe(text?.startsWith('Critical network error: ') ?? false);
+  });
 
   it.each(all.filter(({ name }) => laterVersion.test(name)))(
     'is left to a later version: $name',

@@ -12,7 +12,7 @@ import sys
 
 COOKIE = b"\x63\x82\x53\x63"
 DISCOVER, OFFER, REQUEST, ACK, NAK, INFORM = 1, 2, 3, 5, 6, 8
-# libvirt-era clients and iPXE are content with a lease that outlives them.
+# Infinite.
 LEASE_SECONDS = 0xFFFFFFFF
 
 
@@ -48,6 +48,8 @@ def reply(request: bytes, kind: int, lease: dict) -> bytes:
         ]
         if lease["gateway"]:
             options.append(option(3, ip(lease["gateway"])))
+        if lease["routes"]:
+            options.append(option(121, classless_routes(lease)))
         if lease["nameservers"]:
             options.append(option(6, b"".join(map(ip, lease["nameservers"]))))
         if lease["tftpServerName"]:
@@ -69,6 +71,19 @@ def reply(request: bytes, kind: int, lease: dict) -> bytes:
         + b"".join(options)
         + b"\xff"
     )
+
+
+def classless_routes(lease: dict) -> bytes:
+    """RFC 3442. A client that knows this option ignores the router option, so the default route is here too."""
+    routes = list(lease["routes"])
+    if lease["gateway"]:
+        routes.append({"network": "0.0.0.0", "prefixLength": 0, "gateway": lease["gateway"]})
+    encoded = b""
+    for route in routes:
+        length = route["prefixLength"]
+        significant = socket.inet_aton(route["network"])[: (length + 7) // 8]
+        encoded += bytes([length]) + significant + socket.inet_aton(route["gateway"])
+    return encoded
 
 
 def next_server(lease: dict) -> str:

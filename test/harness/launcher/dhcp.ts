@@ -13,6 +13,12 @@ export interface DhcpLease {
   readonly address: string;
   readonly mask: string;
   readonly gateway: string;
+  /** Routes besides the default one. */
+  readonly routes: readonly {
+    readonly network: string;
+    readonly prefixLength: number;
+    readonly gateway: string;
+  }[];
   readonly mtu: number;
   readonly hostname: string;
   readonly nameservers: readonly string[];
@@ -26,6 +32,9 @@ interface VifCache {
   readonly MAC: string | null;
   readonly Gateway: string;
   readonly IPAMDisabled: boolean;
+  readonly Routes:
+    | readonly { readonly Dst: { readonly IP: string; readonly Mask: string } | null; readonly Gw: string }[]
+    | null;
 }
 
 const readyTimeoutMs = 10_000;
@@ -41,6 +50,24 @@ function dotted(value: number): string {
 
 function maskOf(prefixLength: number): string {
   return dotted(2 ** 32 - 2 ** (32 - prefixLength));
+}
+
+/** A network for a gateway and a guest. Throws with the launcher's texts. */
+function parseNetwork(cidr: string): { network: number; prefixLength: number } {
+  const [, address = '', prefix = ''] = /^(\d{1,3}(?:\.\d{1,3}){3})\/(\d{1,2})$/.exec(cidr) ?? [];
+  const prefixLength = Number(prefix);
+  if (address === '' || prefixLength > 32) throw new Error(`invalid CIDR address: ${cidr}`);
+  if (prefixLength > 30) throw new Error('less than 4 addresses on network');
+  const size = 2 ** (32 - prefixLength);
+  return { network: Math.floor(number(address) / size) * size, prefixLength };
+}
+
+/** Of a mask in base64. */
+function prefixLengthOf(mask: string): number {
+  return [...Buffer.from(mask, 'base64')].reduce(
+    (sum, byte) => sum + byte.toString(2).replaceAll('0', '').length,
+    0,
+  );
 }
 
 /** The lease for one interface; undefined where the guest gets none from the launcher. */
@@ -75,21 +102,24 @@ export function leaseFor(
       address: cache.IP.IP,
       mask: [...Buffer.from(cache.IP.Mask, 'base64')].join('.'),
       gateway: cache.Gateway,
+      routes: (cache.Routes ?? []).flatMap(({ Dst, Gw }) =>
+        Dst === null || Gw === ''
+          ? []
+          : [{ network: Dst.IP, prefixLength: prefixLengthOf(Dst.Mask), gateway: Gw }],
+      ),
     };
   }
   if (given.masquerade !== undefined) {
-    const cidr =
-      vmi.spec.networks?.find((each) => each.name === given.name)?.pod?.vmNetworkCIDR ?? '10.0.2.0/24';
-    const [address = '', prefix = ''] = cidr.split('/');
-    const size = 2 ** (32 - Number(prefix));
-    const network = Math.floor(number(address) / size) * size;
+    const pod = vmi.spec.networks?.find((each) => each.name === given.name)?.pod;
+    const { network, prefixLength } = parseNetwork(pod?.vmNetworkCIDR ?? '10.0.2.0/24');
     return {
       ...common,
       mac: given.macAddress ?? readLink(links.podInterface, 'address'),
       server: dotted(network + 1),
       address: dotted(network + 2),
-      mask: maskOf(Number(prefix)),
+      mask: maskOf(prefixLength),
       gateway: dotted(network + 1),
+      routes: [],
     };
   }
   return undefined;

@@ -90,7 +90,7 @@ export class MachineDomainManager implements DomainManager {
       state,
       spec: (metadata) =>
         machineSpec(defined.config, this.#machine.machineType, state.state !== State.shutoff, metadata),
-      diskErrors: [],
+      diskErrors: this.#machine.diskErrors(),
     };
   }
 
@@ -107,10 +107,10 @@ export class MachineDomainManager implements DomainManager {
       },
     };
     const { state } = this.#machine.state();
-    const final =
+    const started =
       vmi.status.phase === 'Running' || vmi.status.phase === 'Succeeded' || vmi.status.phase === 'Failed';
     if (state === State.shutoff) {
-      if (final) return;
+      if (started) return;
       await this.options.beforeStart(vmi);
       const paused = vmi.spec.startStrategy === 'Paused';
       this.#userPaused = paused;

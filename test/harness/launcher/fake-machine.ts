@@ -8,6 +8,7 @@ import {
   State,
 } from './libvirt.js';
 import type { Machine, MachineConfig, MachineListener, MachineStats } from './machine.js';
+import type { DiskError } from './notifications.js';
 
 export class FakeMachine implements Machine {
   readonly machineType = 'pc-q35-7.2';
@@ -22,6 +23,10 @@ export class FakeMachine implements Machine {
 
   state(): DomainState {
     return this.#state;
+  }
+
+  diskErrors(): readonly DiskError[] {
+    return [];
   }
 
   async start(_config: MachineConfig, paused: boolean): Promise<void> {

@@ -1,5 +1,6 @@
 /** A machine as libvirt would show one domain: what the launcher drives, real or not. */
 import type { DomainState, LifecycleEvent } from './libvirt.js';
+import type { DiskError } from './notifications.js';
 
 export interface MachineDisk {
   readonly volume: string;
@@ -47,6 +48,8 @@ export interface Machine {
   /** Name of the machine type as QEMU resolved it, e.g. `pc-q35-7.2`. */
   readonly machineType: string;
   state(): DomainState;
+  /** Disks whose errors paused it. */
+  diskErrors(): readonly DiskError[];
   /** Process of the emulator, in the launcher's PID namespace; undefined when none runs. */
   readonly pid: number | undefined;
   start(config: MachineConfig, paused: boolean): Promise<void>;

@@ -20,10 +20,13 @@ import type {
   MachineNic,
   MachineStats,
 } from './machine.js';
+import type { DiskError } from './notifications.js';
 import { Qmp, type QmpEvent } from './qmp.js';
 
 const execFileAsync = promisify(execFile);
 const startTimeoutMs = 20_000;
+/** libvirt waits this long for a process that was asked to end. */
+const destroyTimeoutMs = 15_000;
 const emulator = '/usr/bin/qemu-system-x86_64';
 
 export class QemuMachine implements Machine {
@@ -34,6 +37,8 @@ export class QemuMachine implements Machine {
   #destroying = false;
   #shutdownSeen = false;
   #rebooting = false;
+  #disks: readonly MachineDisk[] = [];
+  #diskErrors: DiskError[] = [];
 
   constructor(private readonly listener: MachineListener) {}
 
@@ -47,6 +52,10 @@ export class QemuMachine implements Machine {
     return pid > 0 ? pid : undefined;
   }
 
+  diskErrors(): readonly DiskError[] {
+    return this.#diskErrors;
+  }
+
   async start(config: MachineConfig, paused: boolean): Promise<void> {
     if (this.#qmp !== undefined) throw invalidOperation('domain is already running');
     mkdirSync(config.runDirectory, { recursive: true, mode: 0o750 });
@@ -57,6 +66,8 @@ export class QemuMachine implements Machine {
     rmSync(monitor, { force: true });
     this.#destroying = false;
     this.#shutdownSeen = false;
+    this.#disks = config.disks;
+    this.#diskErrors = [];
     this.#state = { state: State.paused, reason: PausedReason.startingUp };
     try {
       await execFileAsync(emulator, qemuArguments(config, monitor, this.#pidFile), {
@@ -99,7 +110,15 @@ export class QemuMachine implements Machine {
     if (pid === undefined) return;
     this.#destroying = true;
     process.kill(pid, 'SIGTERM');
-    await this.#qmp?.closed;
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<never>((_, reject) => {
+      timer = setTimeout(
+        () =>
+          reject(internalError(`Failed to terminate process ${pid} with SIGTERM: Device or resource busy`)),
+        destroyTimeoutMs,
+      );
+    });
+    await Promise.race([this.#qmp?.closed, late]).finally(() => clearTimeout(timer));
   }
 
   async reset(): Promise<void> {
@@ -135,11 +154,13 @@ export class QemuMachine implements Machine {
         }
         return;
       case 'RESUME':
+        this.#diskErrors = [];
         this.#state = { state: State.running, reason: 1 };
         this.listener(Lifecycle.resumedUnpaused);
         return;
       case 'BLOCK_IO_ERROR':
         if (data?.['action'] !== 'stop') return;
+        this.#rememberDiskError(data);
         this.#state = { state: State.paused, reason: PausedReason.ioError };
         this.listener(Lifecycle.suspendedIoError);
         return;
@@ -158,6 +179,12 @@ export class QemuMachine implements Machine {
         return;
       default:
     }
+  }
+
+  #rememberDiskError(data: Record<string, unknown>): void {
+    const disk = this.#disks[Number(/^drive(\d+)$/.exec(String(data['device']))?.[1])];
+    if (disk !== undefined)
+      this.#diskErrors.push({ volume: disk.volume, code: data['nospace'] === true ? 2 : 1 });
   }
 
   #onShutdown(byGuest: boolean): void {

@@ -321,7 +321,6 @@ export class System {
         env: {
           PATH: globalThis.process.env['PATH'] ?? '',
           MY_POD_IP: '10.244.2.2',
-          VIRT_PRIVSEP_HARNESS: this.node.runId,
         },
       });
     } finally {

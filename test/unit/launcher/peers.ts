@@ -32,9 +32,13 @@ export function quietLog(lines: string[] = []): Logger {
   });
 }
 
-/** Waits for a condition; fails after ten seconds. */
-export async function eventually(condition: () => boolean | Promise<boolean>, what: string): Promise<void> {
-  const end = Date.now() + 10_000;
+/** Waits for a condition and fails when it does not come true within the time. */
+export async function eventually(
+  condition: () => boolean | Promise<boolean>,
+  what: string,
+  timeoutMs = 10_000,
+): Promise<void> {
+  const end = Date.now() + timeoutMs;
   while (!(await condition())) {
     if (Date.now() > end) throw new Error(`did not happen: ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 5));

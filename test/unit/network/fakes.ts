@@ -58,10 +58,14 @@ export interface FailureFields {
   readonly refused?: boolean;
   readonly errnoName?: string;
   readonly field?: string;
+  readonly code?: Code;
 }
 
-export function helperFailure(message: string, failure: FailureFields): HelperError {
-  return new HelperError('NetworkService.Apply', Code.Internal, message, create(FailureSchema, failure));
+export function helperFailure(
+  message: string,
+  { code = Code.Internal, ...failure }: FailureFields,
+): HelperError {
+  return new HelperError('NetworkService.Apply', code, message, create(FailureSchema, failure));
 }
 
 export function helperUnavailable(): HelperUnavailable {

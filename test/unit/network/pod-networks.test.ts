@@ -1,6 +1,7 @@
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { Code } from '@connectrpc/connect';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { Vmi } from '../../../agent/api/vmi.js';
 import { HelperPodNetworks } from '../../../agent/network/pod-networks.js';
@@ -189,6 +190,7 @@ describe('failures of apply', () => {
     ['EBUSY', { unchanged: true, errnoName: 'EBUSY' }],
     ['ENOBUFS', { unchanged: true, errnoName: 'ENOBUFS' }],
     ['a launcher that is not known yet', { unchanged: true, refused: true }],
+    ['a deadline', { unchanged: false, code: Code.DeadlineExceeded }],
   ];
   it.each(passing)('go back to pending after %s', async (_what, failure) => {
     helper.applyError = helperFailure('failed', failure);

@@ -1,0 +1,151 @@
+// Failures and deaths at every point of apply_network, in real namespaces.
+#include <cerrno>
+
+#include "check.h"
+#include "net_fixture.h"
+
+using namespace privsep;
+using namespace privsep::test;
+using Kind = Pod::Outcome::Kind;
+
+namespace {
+
+struct Scenario {
+  Pod::Addresses addresses;
+  bool secondary;
+  NetworkPlan plan;
+  std::string wanted;  // end state of an undisturbed call
+  unsigned steps = 0;  // that it took
+
+  Scenario(Pod::Addresses addresses, bool secondary, NetworkPlan plan)
+      : addresses(addresses), secondary(secondary), plan(std::move(plan)) {
+    Pod pod = make_pod();
+    Pod::Outcome first = pod.apply(this->plan);
+    check_that(first.kind == Kind::kChanged, "undisturbed");
+    steps = first.steps;
+    wanted = pod.snapshot();
+    Pod::Outcome second = pod.apply(this->plan);
+    check_that(second.kind == Kind::kUnchanged && second.steps == 0, "a second call changes nothing");
+    check_equal(pod.snapshot(), wanted, "a second call keeps the state");
+  }
+
+  Pod make_pod() const {
+    Pod pod(addresses);
+    if (secondary) pod.add_secondary();
+    return pod;
+  }
+};
+
+Pod::Fault at(unsigned number, int fault) {
+  return [=](unsigned step, const std::string&) { return step == number ? fault : 0; };
+}
+
+void killed_anywhere(const Scenario& it) {
+  for (unsigned n = 1; n <= it.steps; ++n) {
+    std::string what = "killed before change " + std::to_string(n);
+    Pod pod = it.make_pod();
+    check_that(pod.apply(it.plan, at(n, Pod::kKill)).kind == Kind::kKilled, what);
+    check_that(pod.apply(it.plan).kind == Kind::kChanged, what + ": completed by the next call");
+    check_equal(pod.snapshot(), it.wanted, what);
+  }
+}
+
+// After a failure in the last change, the process dies before each step of the undo.
+void killed_while_undoing(const Scenario& it) {
+  for (unsigned n = 1;; ++n) {
+    std::string what = "killed before undo step " + std::to_string(n);
+    Pod pod = it.make_pod();
+    Pod::Outcome outcome = pod.apply(it.plan, [&](unsigned step, const std::string&) {
+      return step == it.steps ? EPERM : step == it.steps + n ? Pod::kKill : 0;
+    });
+    if (outcome.kind != Kind::kKilled) {
+      check_that(n > 5, "the undo has steps");
+      return;
+    }
+    check_that(pod.apply(it.plan).kind == Kind::kChanged, what + ": completed by the next call");
+    check_equal(pod.snapshot(), it.wanted, what);
+  }
+}
+
+void refused_anywhere(const Scenario& it) {
+  for (unsigned n = 1; n <= it.steps; ++n) {
+    std::string what = "EPERM at change " + std::to_string(n);
+    Pod pod = it.make_pod();
+    std::string before = pod.snapshot();
+    Pod::Outcome outcome = pod.apply(it.plan, at(n, EPERM));
+    check_that(outcome.kind == Kind::kFailed && outcome.code == EPERM && outcome.unchanged, what);
+    check_equal(pod.snapshot(), before, what + ": undone");
+    check_that(pod.apply(it.plan).kind == Kind::kChanged, what + ": works afterwards");
+    check_equal(pod.snapshot(), it.wanted, what + ": afterwards");
+  }
+}
+
+void busy_anywhere(const Scenario& it) {
+  for (unsigned n = 1; n <= it.steps; ++n) {
+    std::string what = "EBUSY once at change " + std::to_string(n);
+    Pod pod = it.make_pod();
+    check_that(pod.apply(it.plan, at(n, EBUSY)).kind == Kind::kChanged, what);
+    check_equal(pod.snapshot(), it.wanted, what);
+  }
+}
+
+void every_fault(const Scenario& it) {
+  killed_anywhere(it);
+  killed_while_undoing(it);
+  refused_anywhere(it);
+  busy_anywhere(it);
+}
+
+}  // namespace
+
+TEST(faults_of_masquerade_binding) { every_fault({Pod::Addresses::kDual, false, masquerade_plan()}); }
+
+TEST(faults_of_bridge_binding) {
+  if (kernel_has_dummy()) every_fault({Pod::Addresses::kDual, false, bridge_plan()});
+}
+
+TEST(faults_of_two_bindings) {
+  if (!kernel_has_dummy()) return;
+  Scenario it(Pod::Addresses::kIpv4, true, with_secondary(masquerade_plan()));
+  killed_anywhere(it);
+  refused_anywhere(it);
+}
+
+// Three attempts, everything undone, and the caller may retry.
+TEST(a_passing_error_that_does_not_pass) {
+  Pod pod(Pod::Addresses::kIpv4);
+  std::string before = pod.snapshot();
+  Pod::Outcome outcome = pod.apply(masquerade_plan(), [](unsigned, const std::string& operation) {
+    return operation == "create tap tap0" ? EBUSY : 0;
+  });
+  check_that(outcome.kind == Kind::kFailed && outcome.code == EBUSY && outcome.unchanged, "EBUSY for good");
+  CHECK(outcome.faults == 3);
+  check_equal(pod.snapshot(), before, "undone");
+}
+
+TEST(a_failed_undo_is_told) {
+  Pod pod(Pod::Addresses::kIpv4);
+  Pod::Outcome outcome = pod.apply(masquerade_plan(), [](unsigned, const std::string& operation) {
+    return operation == "create tap tap0" || operation.compare(0, 5, "undo ") == 0 ? EBUSY : 0;
+  });
+  check_that(outcome.kind == Kind::kFailed && outcome.code == EBUSY && !outcome.unchanged, "not unchanged");
+  check_that(pod.apply(masquerade_plan()).kind == Kind::kChanged, "the next call completes it");
+}
+
+TEST(faults_of_detachment) {
+  if (!kernel_has_dummy()) return;
+  NetworkPlan unplug;
+  unplug.uid = unplug.gid = 107;
+  unplug.detachments.push_back({"pod16477688c0e", false});
+  for (unsigned n = 1; n <= 3; ++n) {
+    for (int fault : {EPERM, EBUSY, Pod::kKill}) {
+      Pod pod(Pod::Addresses::kIpv4);
+      pod.add_secondary();
+      check_that(pod.apply(with_secondary(masquerade_plan())).kind == Kind::kChanged, "attached");
+      Pod::Outcome outcome = pod.apply(unplug, at(n, fault));
+      CHECK(outcome.kind == (fault == EPERM ? Kind::kFailed : fault == EBUSY ? Kind::kChanged : Kind::kKilled));
+      check_that(pod.apply(unplug).kind == (fault == EBUSY ? Kind::kUnchanged : Kind::kChanged), "completed");
+      check_equal(pod.run("ip -o link | grep -c 16477688c0e"), "1\n", "only the pod link is left");
+    }
+  }
+}

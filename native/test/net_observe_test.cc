@@ -1,0 +1,123 @@
+// What observe_network tells about a real namespace, and which namespaces it refuses.
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+
+#include "check.h"
+#include "net_fixture.h"
+
+using namespace privsep;
+using namespace privsep::test;
+
+namespace {
+
+const LinkState* find(const NetworkState& state, const std::string& name) {
+  auto it = std::find_if(state.links.begin(), state.links.end(), [&](const LinkState& link) { return link.name == name; });
+  return it == state.links.end() ? nullptr : &*it;
+}
+
+bool has_route(const NetworkState& state, const std::string& destination, const std::string& gateway, uint32_t link) {
+  return std::any_of(state.routes.begin(), state.routes.end(), [&](const RouteState& it) {
+    return it.destination == destination && it.gateway == gateway && it.link_index == link;
+  });
+}
+
+struct stat own_netns() {
+  struct stat own {};
+  ::stat("/proc/thread-self/ns/net", &own);
+  return own;
+}
+
+}  // namespace
+
+TEST(a_pod_is_described) {
+  Pod pod(Pod::Addresses::kDual);
+  // Routes without a single output link are no error.
+  check_equal(pod.run("ip route add blackhole 192.0.2.0/24; "
+                      "ip route add 198.51.100.0/24 nexthop via 10.244.2.1 nexthop via 10.244.2.3; "
+                      "ip -6 route add unreachable 2001:db8::/32; ip route add table 7 203.0.113.0/24 dev eth0"),
+              "", "routes");
+  Result<NetworkState> state = observe_network(pod.netns(), {});
+  REQUIRE(state);
+  const LinkState* lo = find(*state, "lo");
+  REQUIRE(lo);
+  CHECK(lo->mac.empty() && lo->kind.empty() && lo->mtu == 65536 && lo->operstate == "unknown");
+  const LinkState* eth0 = find(*state, "eth0");
+  REQUIRE(eth0);
+  CHECK(eth0->kind == "veth" && eth0->mac == kPodMac && eth0->mtu == 1450 && eth0->up && eth0->controller == 0);
+  CHECK(!eth0->port_learning && !eth0->route_localnet);
+  REQUIRE(eth0->addresses.size() == 3);
+  CHECK(eth0->addresses[0].ip == "10.244.2.5" && eth0->addresses[0].prefix_length == 24);
+  CHECK(eth0->addresses[1].ip == "fd00:10:244:2::5" && eth0->addresses[1].prefix_length == 64);
+  CHECK(has_route(*state, "0.0.0.0/0", "10.244.2.1", eth0->index));
+  CHECK(has_route(*state, "10.244.2.0/24", "", eth0->index));
+  CHECK(has_route(*state, "::/0", "fd00:10:244:2::1", eth0->index));
+  CHECK(has_route(*state, "192.0.2.0/24", "", 0));
+  CHECK(has_route(*state, "198.51.100.0/24", "", 0));
+  CHECK(has_route(*state, "2001:db8::/32", "", 0));
+  CHECK(!has_route(*state, "203.0.113.0/24", "", eth0->index));
+  CHECK(state->sysctls.ipv4_unprivileged_port_start == 1024 && !state->sysctls.ipv4_forwarding);
+  CHECK(state->sysctls.ipv4_ping_group_start == 1 && state->sysctls.ipv4_ping_group_end == 0);
+
+  check_that(pod.apply(masquerade_plan()).kind == Pod::Outcome::Kind::kChanged, "masquerade");
+  state = observe_network(pod.netns(), {});
+  REQUIRE(state);
+  const LinkState* bridge = find(*state, "k6t-eth0");
+  const LinkState* tap = find(*state, "tap0");
+  REQUIRE(bridge && tap);
+  CHECK(bridge->kind == "bridge" && bridge->mac == "02:00:00:00:00:00" && bridge->route_localnet);
+  CHECK(tap->kind == "tun" && tap->controller == bridge->index && tap->port_learning == true);
+  CHECK(state->sysctls.ipv4_forwarding && state->sysctls.ipv6_forwarding);
+}
+
+TEST(forbidden_namespaces_are_not_entered) {
+  struct stat home = own_netns();
+  Fd own(::open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
+  Result<NetworkState> state = observe_network(own.get(), {});
+  CHECK(!state && state.error().refused && state.error().code == EPERM);
+  Pod pod(Pod::Addresses::kNone);
+  struct stat id {};
+  ::fstat(pod.netns(), &id);
+  state = observe_network(pod.netns(), {{1, 2}, {id.st_dev, id.st_ino}});
+  CHECK(!state && state.error().refused && state.error().code == EPERM);
+  Result<bool> applied = apply_network(pod.netns(), {{id.st_dev, id.st_ino}}, masquerade_plan());
+  CHECK(!applied && applied.error().refused && applied.error().unchanged);
+  // Not a network namespace at all.
+  Fd other(::open("/proc/thread-self/ns/uts", O_RDONLY | O_CLOEXEC));
+  CHECK(!observe_network(other.get(), {}));
+  Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  CHECK(!observe_network(null.get(), {}));
+  CHECK(!observe_network(-1, {}));
+  CHECK(own_netns().st_ino == home.st_ino);
+}
+
+TEST(threads_stay_in_their_own_pods) {
+  Pod one(Pod::Addresses::kIpv4);
+  Pod two(Pod::Addresses::kIpv4);
+  check_equal(two.run("ip addr del 10.244.2.5/24 dev eth0; ip addr add 10.99.0.1/24 dev eth0"), "", "other address");
+  bool mixed[2] = {};
+  auto observe = [](const Pod& pod, const std::string& address, bool* wrong) {
+    for (int i = 0; i < 50; ++i) {
+      Result<NetworkState> state = observe_network(pod.netns(), {});
+      const LinkState* eth0 = state ? find(*state, "eth0") : nullptr;
+      if (eth0 == nullptr || eth0->addresses.empty() || eth0->addresses[0].ip != address) *wrong = true;
+    }
+  };
+  std::thread first(observe, std::cref(one), "10.244.2.5", &mixed[0]);
+  std::thread second(observe, std::cref(two), "10.99.0.1", &mixed[1]);
+  first.join();
+  second.join();
+  CHECK(!mixed[0] && !mixed[1]);
+}
+
+TEST(more_links_than_allowed) {
+  Pod pod(Pod::Addresses::kNone);
+  std::string addresses = "for i in $(seq 1 65); do echo addr add 10.9.0.$i/24 dev eth0; done | ip -batch -";
+  check_equal(pod.run(addresses), "", "65 addresses");
+  Result<NetworkState> state = observe_network(pod.netns(), {});
+  CHECK(!state && state.error().code == E2BIG);
+}
