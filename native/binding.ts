@@ -161,6 +161,35 @@ export type ClaimableDevice = 'kvm' | 'tun' | 'vhost-net' | 'vhost-vsock';
 export type ClaimOutcome = 'claimed' | 'already-owned' | 'missing';
 export type ContainerDiskState = 'absent' | 'not-listening' | 'ready';
 
+/**
+ * A claimable device as the launcher's /dev shows it. `other`: not the character device of the expected
+ * numbers, or behind a link; `host`: the node of the host's own devtmpfs.
+ */
+export interface ObservedDevice {
+  readonly device: ClaimableDevice;
+  readonly state: 'missing' | 'present' | 'other' | 'host';
+  readonly uid: number;
+  readonly gid: number;
+  /** Permission bits. */
+  readonly mode: number;
+}
+
+/** A chain of the tables `ip nat` and `ip6 nat`. */
+export interface NatChainState {
+  readonly family: 'ip' | 'ip6';
+  readonly name: string;
+  /** Hook number, priority and policy of a base chain; empty for a regular one. */
+  readonly hook: string;
+  /** Number of rules. */
+  readonly rules: number;
+}
+
+/** A kernel interface; `error` is empty when it is there, `EPERM` when the caller may not find out. */
+export interface KernelFeature {
+  readonly name: string;
+  readonly error: string;
+}
+
 /** One inotify event. `overflow` stands alone and means: look everywhere again. */
 export interface InotifyEvent {
   readonly wd: number;
@@ -172,6 +201,11 @@ export interface InotifyEvent {
 export interface Native {
   // Privileges. Called once each, in this order, from the main thread at start.
 
+  /**
+   * Mounts a writable /proc/sys/net over a read-only one, in this process's mount namespace; does nothing
+   * where it is writable.
+   */
+  makeNetworkSysctlsWritable(): void;
   /**
    * Starts privileged threads: keep-caps set, CLONE_FS unshared, permitted set = `permitted`,
    * effective and inheritable empty, bounding set cut to `permitted`.
@@ -251,6 +285,17 @@ export interface Native {
     forbidden: readonly NamespaceId[],
     plan: NetworkPlan,
   ): Promise<boolean>;
+  observeNat(call: Call, launcher: Launcher, forbidden: readonly NamespaceId[]): Promise<NatChainState[]>;
+  /**
+   * What applyNetwork would do now, at most 256 operations; empty when the set-up is as planned. Ends at a
+   * link that is yet to be made. Changes nothing.
+   */
+  pendingNetworkChanges(
+    call: Call,
+    launcher: Launcher,
+    forbidden: readonly NamespaceId[],
+    plan: NetworkPlan,
+  ): Promise<string[]>;
 
   containerDiskState(call: Call, podsDir: number, podUid: string, index: number): Promise<ContainerDiskState>;
   /** `imagePath` empty: the only file of /disk. False when mounted already. */
@@ -276,10 +321,14 @@ export interface Native {
     uid: number,
     gid: number,
   ): Promise<ClaimOutcome[]>;
+  /** All claimable devices. Changes nothing. */
+  observeDevices(call: Call, launcher: Launcher): Promise<ObservedDevice[]>;
 
   // Unprivileged calls.
 
   close(fd: number): void;
+  /** Which of the kernel interfaces that operations use this kernel has. Nothing takes effect. */
+  probeKernel(): KernelFeature[];
   /** dev:inode of what a descriptor or a path (at start only) denotes. */
   namespaceId(path: string): NamespaceId;
   /** Binds and listens on a unix socket; an old socket at the path is replaced. Mode and group as given. */

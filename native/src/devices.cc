@@ -19,6 +19,8 @@ struct DeviceNode {
 
 constexpr unsigned kMiscMajor = 10;
 constexpr size_t kMaxDevices = 16;
+constexpr ClaimableDevice kClaimable[] = {ClaimableDevice::kKvm, ClaimableDevice::kTun, ClaimableDevice::kVhostNet,
+                                          ClaimableDevice::kVhostVsock};
 
 const DeviceNode& node_of(ClaimableDevice device) {
   static constexpr DeviceNode nodes[] = {{"kvm", "dev/kvm", 232},
@@ -47,11 +49,45 @@ Result<ClaimOutcome> claim(int root, const DeviceNode& node, dev_t host_dev, uid
   return ClaimOutcome::kClaimed;
 }
 
+Result<ObservedDevice> observe(int root, const DeviceNode& node, dev_t host_dev) {
+  ObservedDevice device;
+  device.name = node.name;
+  auto inode = walk(root, node.path, O_PATH, kNoLinks, node.path);
+  if (!inode && inode.error().code == ENOENT) return device;
+  device.state = NodeState::kOther;
+  if (!inode && inode.error().refused) return device;
+  if (!inode) return inode.error();
+  auto st = stat_fd(inode->get(), node.path);
+  if (!st) return st.error();
+  if (S_ISCHR(st->st_mode) && st->st_rdev == makedev(kMiscMajor, node.minor)) {
+    device.state = st->st_dev == host_dev ? NodeState::kHost : NodeState::kPresent;
+  }
+  device.uid = st->st_uid;
+  device.gid = st->st_gid;
+  device.mode = st->st_mode & 07777;
+  return device;
+}
+
+// With the thread in the launcher's mount namespace.
+Result<std::vector<ObservedDevice>> observe_all(const Home& home) {
+  auto mountinfo = home.mountinfo();
+  if (!mountinfo) return mountinfo.error();
+  Fd root(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!root.valid()) return Error::last("open root of the launcher");
+  dev_t host_dev = find_filesystem(*mountinfo, "devtmpfs");
+  std::vector<ObservedDevice> devices;
+  for (ClaimableDevice which : kClaimable) {
+    auto device = observe(root.get(), node_of(which), host_dev);
+    if (!device) return device.error();
+    devices.push_back(*device);
+  }
+  return devices;
+}
+
 }  // namespace
 
 Result<ClaimableDevice> parse_device(std::string_view name) {
-  for (ClaimableDevice device : {ClaimableDevice::kKvm, ClaimableDevice::kTun, ClaimableDevice::kVhostNet,
-                                 ClaimableDevice::kVhostVsock}) {
+  for (ClaimableDevice device : kClaimable) {
     if (name == node_of(device).name) return device;
   }
   return Error::refusal(EINVAL, "device");
@@ -89,6 +125,17 @@ Result<std::vector<ClaimOutcome>> claim_devices(Home& home, const Launcher& laun
     return failure;
   }
   return outcomes;
+}
+
+Result<std::vector<ObservedDevice>> observe_devices(Home& home, const Launcher& launcher) {
+  auto alive = check_alive(launcher.pidfd.get(), "launcher");
+  if (!alive) return alive.error();
+  auto inside = home.enter_mount(launcher.mntns.get());
+  if (!inside) return inside.error();
+  auto devices = observe_all(home);
+  auto back = home.come_back();
+  if (!back) return back.error();
+  return devices;
 }
 
 }  // namespace privsep

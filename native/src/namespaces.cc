@@ -1,7 +1,9 @@
 #include "namespaces.h"
 
 #include <fcntl.h>
+#include <linux/nsfs.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 
 #include "proc_file.h"
 #include "walk.h"
@@ -13,23 +15,34 @@ constexpr size_t kMaxMountinfo = 8 << 20;
 }
 
 Result<Home> Home::here() {
-  Fd task(::open("/proc/thread-self", O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!task.valid()) return Error::last("open /proc/thread-self");
-  Fd mnt(::openat(task.get(), "ns/mnt", O_RDONLY | O_CLOEXEC));
-  if (!mnt.valid()) return Error::last("open mount namespace");
-  Fd net(::openat(task.get(), "ns/net", O_RDONLY | O_CLOEXEC));
-  if (!net.valid()) return Error::last("open network namespace");
-  auto mnt_id = stat_fd(mnt.get(), "mount namespace");
+  Home home;
+  home.task_.reset(::open("/proc/thread-self", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!home.task_.valid()) return Error::last("open /proc/thread-self");
+  home.mnt_.reset(::openat(home.task_.get(), "ns/mnt", O_RDONLY | O_CLOEXEC));
+  if (!home.mnt_.valid()) return Error::last("open mount namespace");
+  home.net_.reset(::openat(home.task_.get(), "ns/net", O_RDONLY | O_CLOEXEC));
+  if (!home.net_.valid()) return Error::last("open network namespace");
+  auto mnt_id = stat_fd(home.mnt_.get(), "mount namespace");
   if (!mnt_id) return mnt_id.error();
-  auto net_id = stat_fd(net.get(), "network namespace");
+  auto net_id = stat_fd(home.net_.get(), "network namespace");
   if (!net_id) return net_id.error();
-  return Home(std::move(task), std::move(mnt), std::move(net), *mnt_id, *net_id);
+  if (::fstatat(home.task_.get(), "ns/user", &home.user_id_, 0) != 0) return Error::last("stat user namespace");
+  home.mnt_id_ = *mnt_id;
+  home.net_id_ = *net_id;
+  return home;
 }
 
 Status Home::enter_mount(int mntns) {
-  auto own = is_own_mount(mntns);
-  if (!own) return own.error();
-  if (*own) return Error::refusal(EPERM, "mount namespace of the pod is the helper's own");
+  auto id = stat_fd(mntns, "mount namespace");
+  if (!id) return id.error();
+  if (same_inode(*id, mnt_id_)) return Error::refusal(EPERM, "mount namespace of the pod is the helper's own");
+  Fd owner(::ioctl(mntns, NS_GET_USERNS));
+  if (!owner.valid()) return Error::last("NS_GET_USERNS mount namespace");
+  auto owner_id = stat_fd(owner.get(), "user namespace");
+  if (!owner_id) return owner_id.error();
+  if (!same_inode(*owner_id, user_id_)) {
+    return Error::refusal(EPERM, "mount namespace of the pod belongs to another user namespace");
+  }
   if (::setns(mntns, CLONE_NEWNS) != 0) return Error::last("setns mount namespace");
   return ok();
 }
@@ -64,11 +77,5 @@ bool Home::is_in(const char* ns, const struct stat& expected) const {
 }
 
 Result<std::string> Home::mountinfo() const { return read_proc_file(task_.get(), "mountinfo", kMaxMountinfo); }
-
-Result<bool> Home::is_own_mount(int mntns) const {
-  auto id = stat_fd(mntns, "mount namespace");
-  if (!id) return id.error();
-  return same_inode(*id, mnt_id_);
-}
 
 }  // namespace privsep

@@ -17,7 +17,8 @@ class Home {
   // Notes where the calling thread is.
   static Result<Home> here();
 
-  // Root and working directory become those of the namespace. Refuses the own one.
+  // Root and working directory become those of the namespace. Refuses the own one, and one that a process made in
+  // a user namespace of its own: its file systems may be served by that process and never answer.
   Status enter_mount(int mntns);
   Status enter_network(int netns);
 
@@ -30,20 +31,17 @@ class Home {
   // Text of proc_pid_mountinfo(5) for the namespace in which the thread is now, seen from its root.
   Result<std::string> mountinfo() const;
 
-  // True when `mntns` is a descriptor of the home mount namespace.
-  Result<bool> is_own_mount(int mntns) const;
-
  private:
-  Home(Fd task, Fd mnt, Fd net, struct stat mnt_id, struct stat net_id)
-      : task_(std::move(task)), mnt_(std::move(mnt)), net_(std::move(net)), mnt_id_(mnt_id), net_id_(net_id) {}
+  Home() = default;
   bool is_in(const char* ns, const struct stat& expected) const;
 
   // /proc/thread-self of the own procfs: in another mount namespace no path leads to it.
   Fd task_;
   Fd mnt_;
   Fd net_;
-  struct stat mnt_id_;
-  struct stat net_id_;
+  struct stat mnt_id_ {};
+  struct stat net_id_ {};
+  struct stat user_id_ {};
 };
 
 }  // namespace privsep

@@ -172,11 +172,59 @@ Napi::Value apply_network_call(Addon& addon, const Napi::CallbackInfo& info) {
       [](Napi::Env env, bool& changed) -> Napi::Value { return Napi::Boolean::New(env, changed); });
 }
 
+// observeNat(call, launcher, forbidden)
+Napi::Value observe_nat_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Launcher launcher = arguments.launcher(info[1]);
+  auto forbidden = read_forbidden(arguments, info[2]);
+  return addon.privileged(
+      arguments,
+      [launcher = std::move(launcher), forbidden](Home&, const Deadline&) -> Result<std::vector<NatChainState>> {
+        auto alive = check_alive(launcher.pidfd.get(), "launcher");
+        if (!alive) return alive.error();
+        return observe_nat(launcher.netns.get(), forbidden);
+      },
+      [](Napi::Env env, std::vector<NatChainState>& chains) -> Napi::Value {
+        Napi::Array list = Napi::Array::New(env, chains.size());
+        for (uint32_t i = 0; i < chains.size(); ++i) {
+          Napi::Object chain = Napi::Object::New(env);
+          chain.Set("family", chains[i].family);
+          chain.Set("name", chains[i].name);
+          chain.Set("hook", chains[i].hook);
+          chain.Set("rules", chains[i].rules);
+          list.Set(i, chain);
+        }
+        return list;
+      });
+}
+
+// pendingNetworkChanges(call, launcher, forbidden, plan)
+Napi::Value pending_network_changes_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Launcher launcher = arguments.launcher(info[1]);
+  auto forbidden = read_forbidden(arguments, info[2]);
+  NetworkPlan plan = read_plan(arguments, info[3]);
+  return addon.privileged(
+      arguments,
+      [launcher = std::move(launcher), forbidden, plan](Home&, const Deadline&) -> Result<std::vector<std::string>> {
+        auto alive = check_alive(launcher.pidfd.get(), "launcher");
+        if (!alive) return alive.error();
+        return pending_changes(launcher.netns.get(), forbidden, plan);
+      },
+      [](Napi::Env env, std::vector<std::string>& operations) -> Napi::Value {
+        Napi::Array list = Napi::Array::New(env, operations.size());
+        for (uint32_t i = 0; i < operations.size(); ++i) list.Set(i, operations[i]);
+        return list;
+      });
+}
+
 }  // namespace
 
 void define_network(Addon& addon, Napi::Object exports) {
   addon.define(exports, "observeNetwork", observe_network_call);
   addon.define(exports, "applyNetwork", apply_network_call);
+  addon.define(exports, "observeNat", observe_nat_call);
+  addon.define(exports, "pendingNetworkChanges", pending_network_changes_call);
 }
 
 }  // namespace privsep

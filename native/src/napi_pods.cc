@@ -162,6 +162,42 @@ Napi::Value claim_devices_call(Addon& addon, const Napi::CallbackInfo& info) {
       });
 }
 
+const char* node_state_name(NodeState state) {
+  switch (state) {
+    case NodeState::kMissing:
+      return "missing";
+    case NodeState::kPresent:
+      return "present";
+    case NodeState::kOther:
+      return "other";
+    case NodeState::kHost:
+      return "host";
+  }
+  return "other";
+}
+
+// observeDevices(call, launcher)
+Napi::Value observe_devices_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Launcher launcher = arguments.launcher(info[1]);
+  return addon.privileged(
+      arguments,
+      [launcher = std::move(launcher)](Home& home, const Deadline&) { return observe_devices(home, launcher); },
+      [](Napi::Env env, std::vector<ObservedDevice>& devices) -> Napi::Value {
+        Napi::Array list = Napi::Array::New(env, devices.size());
+        for (uint32_t i = 0; i < devices.size(); ++i) {
+          Napi::Object device = Napi::Object::New(env);
+          device.Set("device", devices[i].name);
+          device.Set("state", node_state_name(devices[i].state));
+          device.Set("uid", devices[i].uid);
+          device.Set("gid", devices[i].gid);
+          device.Set("mode", devices[i].mode);
+          list.Set(i, device);
+        }
+        return list;
+      });
+}
+
 }  // namespace
 
 void define_pods(Addon& addon, Napi::Object exports) {
@@ -172,6 +208,7 @@ void define_pods(Addon& addon, Napi::Object exports) {
   addon.define(exports, "mountContainerDisk", mount_container_disk_call);
   addon.define(exports, "unmountContainerDisks", unmount_container_disks_call);
   addon.define(exports, "claimDevices", claim_devices_call);
+  addon.define(exports, "observeDevices", observe_devices_call);
 }
 
 }  // namespace privsep

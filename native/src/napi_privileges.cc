@@ -2,6 +2,8 @@
 
 #include "napi_addon.h"
 #include "privileges.h"
+#include "probe.h"
+#include "sysctl_mount.h"
 
 namespace privsep {
 
@@ -17,6 +19,12 @@ Napi::Value start_privileged_threads(Addon& addon, const Napi::CallbackInfo& inf
   auto pool = PrivilegedPool::start(count, permitted);
   if (!pool) return throw_error(info.Env(), pool.error());
   addon.pool = std::move(*pool);
+  return info.Env().Undefined();
+}
+
+Napi::Value make_network_sysctls_writable_call(Addon&, const Napi::CallbackInfo& info) {
+  auto done = make_network_sysctls_writable();
+  if (!done) return throw_error(info.Env(), done.error());
   return info.Env().Undefined();
 }
 
@@ -72,9 +80,24 @@ Napi::Value namespace_id(Addon&, const Napi::CallbackInfo& info) {
   return id;
 }
 
+// probeKernel()
+Napi::Value probe_kernel_call(Addon&, const Napi::CallbackInfo& info) {
+  Napi::Array list = Napi::Array::New(info.Env());
+  for (const KernelFeature& feature : probe_kernel()) {
+    Napi::Object object = Napi::Object::New(info.Env());
+    object.Set("name", feature.name);
+    const char* error = feature.error == 0 ? "" : ::strerrorname_np(feature.error);
+    object.Set("error", error != nullptr ? error : "unknown");
+    list.Set(list.Length(), object);
+  }
+  return list;
+}
+
 }  // namespace
 
 void define_privileges(Addon& addon, Napi::Object exports) {
+  addon.define(exports, "makeNetworkSysctlsWritable", make_network_sysctls_writable_call);
+  addon.define(exports, "probeKernel", probe_kernel_call);
   addon.define(exports, "startPrivilegedThreads", start_privileged_threads);
   addon.define(exports, "dropPrivileges", drop_privileges);
   addon.define(exports, "lockDown", lock_down);

@@ -15,6 +15,7 @@ namespace {
 constexpr int kAttempts = 3;
 constexpr int64_t kRetryWithinMs = 1000;
 constexpr timespec kPause{0, 100 * 1000 * 1000};
+constexpr size_t kMaxPending = 256;
 
 // Reads what is there and hands it to `work`, whose changes go to `changes`.
 Status with_inventory(const NetworkPlan& plan, Transaction& changes, NetlinkSocket& route,
@@ -92,6 +93,25 @@ Result<bool> apply_network(int netns_fd, const std::vector<NamespaceId>& forbidd
   Status valid = check_plan(plan);
   if (!valid) return valid.error();
   return in_namespace<bool>(netns_fd, forbidden, [&] { return apply_plan(plan, {}); });
+}
+
+Result<std::vector<std::string>> pending_changes(int netns_fd, const std::vector<NamespaceId>& forbidden,
+                                                 const NetworkPlan& plan) {
+  Status valid = check_plan(plan);
+  if (!valid) return valid.error();
+  return in_namespace<std::vector<std::string>>(netns_fd, forbidden, [&]() -> Result<std::vector<std::string>> {
+    std::vector<std::string> pending;
+    StepHook note = [&](const std::string& operation) {
+      if (pending.size() < kMaxPending) pending.push_back(operation);
+      return kLeaveOut;
+    };
+    bool changed = false;
+    Status done = attempt_once(plan, note, &changed, detach_all);
+    if (done) done = attempt_once(plan, note, &changed, attach_all);
+    // After an operation that was left out a failure only means that the next one needs it.
+    if (!done && pending.empty()) return done.error();
+    return pending;
+  });
 }
 
 }  // namespace privsep

@@ -70,8 +70,10 @@ Result<LinkRecord> ensure_tap(Attempt& attempt, const std::string& name, uint32_
       found = nullptr;
     }
   }
-  Result<LinkRecord> tap = found != nullptr ? Result<LinkRecord>(*found)
-                                            : create_tap(attempt.links, attempt.changes, name, attempt.owner, multi_queue);
+  Result<LinkRecord> tap = found == nullptr
+                               ? create_tap(attempt.links, attempt.changes, name, attempt.owner, multi_queue)
+                           : found->up() ? Result<LinkRecord>(*found)
+                                         : attempt.links.find(name);
   if (!tap) return tap;
   Status done = attempt.links.ensure_mtu(*tap, mtu);
   if (!done) return done.error();
@@ -97,7 +99,7 @@ const AddressRecord* first_global(const LinkRecord& link, int family) {
 const LinkRecord* find_pod_link(Attempt& attempt, const LinkNames& names) {
   if (const LinkRecord* nic = attempt.before.find(names.nic)) return nic;
   const LinkRecord* pod = attempt.before.find(names.pod);
-  if (pod == nullptr || pod->kind != "dummy") return pod;
+  if (pod == nullptr || !is_dummy(*pod)) return pod;
   bool left_behind = attempt.before.find(names.bridge) != nullptr && attempt.before.find(names.aside) == nullptr;
   return left_behind ? nullptr : pod;
 }
@@ -106,7 +108,7 @@ const LinkRecord* find_pod_link(Attempt& attempt, const LinkNames& names) {
 Result<LinkRecord> ensure_dummy(Attempt& attempt, const LinkNames& names, const LinkRecord& pod_link) {
   LinkRecord* found = pod_link.name == names.nic ? attempt.before.find(names.pod) : nullptr;
   if (found == nullptr) found = attempt.before.find(names.aside);
-  if (found != nullptr && found->kind != "dummy") return collision(*found, "dummy");
+  if (found != nullptr && !is_dummy(*found)) return collision(*found, "dummy");
   Result<LinkRecord> dummy = found != nullptr
                                  ? Result<LinkRecord>(*found)
                                  : attempt.links.create_dummy(names.aside, *pod_link.mac, pod_link.mtu);
@@ -226,10 +228,11 @@ Status attach_masquerade(Attempt& attempt, const AttachmentPlan& plan, const Lin
 
 Status detach(Attempt& attempt, const LinkNames& names) {
   bool renamed = attempt.before.find(names.nic) != nullptr;
-  for (auto [name, kind] : {std::pair(&names.bridge, "bridge"), std::pair(&names.tap, "tun"),
-                            std::pair(&names.pod, "dummy"), std::pair(&names.aside, "dummy")}) {
+  for (const std::string* name : {&names.bridge, &names.tap, &names.pod, &names.aside}) {
     const LinkRecord* link = attempt.before.find(*name);
-    if (link == nullptr || link->kind != kind) continue;
+    if (link == nullptr) continue;
+    bool ours = name == &names.bridge ? link->kind == "bridge" : name == &names.tap ? link->kind == "tun" : is_dummy(*link);
+    if (!ours) continue;
     // A dummy that is up and not beside a renamed link is the pod link itself: ours is never set up.
     if (name == &names.pod && !renamed && link->up()) continue;
     Status done = attempt.links.remove(*link);

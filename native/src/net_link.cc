@@ -85,9 +85,10 @@ Status Links::set_learning(uint32_t index, bool learning, const std::string& ope
   });
 }
 
-Status Links::create(const std::string& name, const std::string& kind, const MacAddress& mac, uint32_t mtu) {
+Result<LinkRecord> Links::create(const std::string& name, const std::string& kind, const MacAddress& mac,
+                                 uint32_t mtu) {
   std::string operation = "create " + kind + " " + name;
-  return changes_.run(
+  Status done = changes_.run(
       operation,
       [&] {
         return route_.request(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, operation, [&](MessageBuilder& message) {
@@ -101,13 +102,15 @@ Status Links::create(const std::string& name, const std::string& kind, const Mac
         });
       },
       [this, name] { return delete_index(0, name); });
+  if (!done) return done.error();
+  Result<LinkRecord> link = find(name);
+  if (link) link->created = true;
+  return link;
 }
 
-Result<LinkRecord> Links::created(const std::string& name) {
+Result<LinkRecord> Links::find(const std::string& name) {
   std::string operation = "find " + name;
   LinkRecord link;
-  // Asking for a single link also makes the kernel settle its carrier (from 6.8 on). A tap just closed
-  // would else count as up for a moment and its bridge take an address for that.
   Status done = route_.query(
       RTM_GETLINK, operation,
       [&](MessageBuilder& message) {
@@ -116,21 +119,20 @@ Result<LinkRecord> Links::created(const std::string& name) {
       },
       [&](const Message& message) { return parse_link(message.payload, &link) ? 0 : EPROTO; });
   if (!done) return done.error();
-  link.created = true;
   return link;
 }
 
 Result<LinkRecord> Links::create_bridge(const std::string& name, const MacAddress& mac) {
-  Status done = create(name, "bridge", mac, kDefaultMtu);
-  if (!done) return done.error();
-  return created(name);
+  return create(name, "bridge", mac, kDefaultMtu);
 }
 
 Result<LinkRecord> Links::create_dummy(const std::string& name, const MacAddress& mac, uint32_t mtu) {
-  Status done = create(name, "dummy", mac, mtu);
-  if (!done) return done.error();
-  return created(name);
+  Result<LinkRecord> dummy = create(name, "dummy", mac, mtu);
+  if (dummy || dummy.error().code != EOPNOTSUPP) return dummy;
+  return create(name, "bridge", mac, mtu);
 }
+
+bool is_dummy(const LinkRecord& link) { return link.kind == "dummy" || link.kind == "bridge"; }
 
 Status Links::delete_index(uint32_t index, const std::string& name) {
   return route_.request(RTM_DELLINK, 0, "delete " + name, [&](MessageBuilder& message) {

@@ -9,14 +9,19 @@
 
 namespace privsep {
 
+// A link that holds the pod link's name and addresses: see Links::create_dummy.
+bool is_dummy(const LinkRecord& link);
+
 class Links {
  public:
   Links(NetlinkSocket& route, Transaction& changes) : route_(route), changes_(changes) {}
 
   Result<LinkRecord> create_bridge(const std::string& name, const MacAddress& mac);
+  // A kernel without the dummy driver gets a bridge without ports: as long as it is down it is as silent.
   Result<LinkRecord> create_dummy(const std::string& name, const MacAddress& mac, uint32_t mtu);
-  // The link that this call just made under that name.
-  Result<LinkRecord> created(const std::string& name);
+  // One link, without its addresses. Asking for a single one also makes the kernel settle its carrier
+  // (from 6.8 on): a tap just closed counts as up for a moment, and its bridge takes an address for that.
+  Result<LinkRecord> find(const std::string& name);
   // Cannot be taken back.
   Status remove(const LinkRecord& link);
   // The message only; for undoing a creation.
@@ -48,7 +53,7 @@ class Links {
   Status set_learning(uint32_t index, bool learning, const std::string& operation);
   Status restore_address(const AddressRecord& address, const std::string& operation);
   Status restore_routes(const std::vector<RouteRecord>& routes, const std::string& operation);
-  Status create(const std::string& name, const std::string& kind, const MacAddress& mac, uint32_t mtu);
+  Result<LinkRecord> create(const std::string& name, const std::string& kind, const MacAddress& mac, uint32_t mtu);
 
   NetlinkSocket& route_;
   Transaction& changes_;

@@ -326,6 +326,18 @@ void add_rule(Batch& batch, int family, const NatRule& rule, bool last) {
 
 }  // namespace
 
+Result<std::vector<NatChainState>> list_nat(NetlinkSocket& netfilter) {
+  std::vector<NatChainState> chains;
+  for (auto [family, name] : {std::pair(AF_INET, "ip"), std::pair(AF_INET6, "ip6")}) {
+    Found found;
+    Status done = read_table(netfilter, family, &found);
+    if (!done) return done.error();
+    for (const auto& [chain, hook] : found.chains)
+      chains.push_back({name, chain, hook, static_cast<uint32_t>(found.rules[chain].size())});
+  }
+  return chains;
+}
+
 Status ensure_nat(NetlinkSocket& netfilter, Transaction& changes, const std::vector<NatTable>& tables) {
   bool as_wanted = true;
   for (const NatTable& table : tables) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "net_nat.h"
+#include "net_ops.h"
 #include "net_socket.h"
 #include "net_transaction.h"
 
@@ -11,5 +12,8 @@ namespace privsep {
 // they do already. Other chains of these tables and other tables are left alone: `ip nat` is also where
 // iptables-nft keeps the rules of a sidecar.
 Status ensure_nat(NetlinkSocket& netfilter, Transaction& changes, const std::vector<NatTable>& tables);
+
+// The chains of `ip nat` and `ip6 nat` with their numbers of rules.
+Result<std::vector<NatChainState>> list_nat(NetlinkSocket& netfilter);
 
 }  // namespace privsep

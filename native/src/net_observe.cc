@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "net_namespace.h"
+#include "net_nft.h"
 #include "net_sysctl.h"
 
 namespace privsep {
@@ -155,6 +156,15 @@ Result<NetworkState> observe_network(int netns_fd, const std::vector<NamespaceId
     Result<Inventory> inventory = read_inventory(*route);
     if (!inventory) return inventory.error();
     return describe(*inventory);
+  });
+}
+
+Result<std::vector<NatChainState>> observe_nat(int netns_fd, const std::vector<NamespaceId>& forbidden) {
+  using Chains = std::vector<NatChainState>;
+  return in_namespace<Chains>(netns_fd, forbidden, []() -> Result<Chains> {
+    Result<NetlinkSocket> netfilter = NetlinkSocket::open(NETLINK_NETFILTER);
+    if (!netfilter) return netfilter.error();
+    return list_nat(*netfilter);
   });
 }
 

@@ -1,8 +1,8 @@
 // Network operations in a launcher pod's network namespace: what the addon calls.
 //
-// Both functions run whole on one privileged thread (CLONE_FS unshared) whose effective set already
-// holds what the method declares. They enter the namespace, work, and return to the thread's own one;
-// where that fails they say so, and the thread must be thrown away.
+// Each function runs whole on one privileged thread (CLONE_FS unshared) whose effective set already
+// holds what the method declares. It enters the namespace, works, and returns to the thread's own one;
+// where that fails it says so, and the thread must be thrown away.
 #pragma once
 
 #include <cstdint>
@@ -107,6 +107,22 @@ struct NetworkPlan {
 // Links with addresses, main routes and the listed sysctls of the namespace. Changes nothing.
 // `forbidden`: namespaces never to be entered; refused with EPERM.
 Result<NetworkState> observe_network(int netns_fd, const std::vector<NamespaceId>& forbidden);
+
+// A chain of the tables `ip nat` and `ip6 nat`.
+struct NatChainState {
+  std::string family;  // "ip" or "ip6"
+  std::string name;
+  std::string hook;  // hook number, priority and policy of a base chain; empty for a regular one
+  uint32_t rules = 0;
+};
+
+// The NAT chains of the namespace with their numbers of rules, at most 16384 of each family. Changes nothing.
+Result<std::vector<NatChainState>> observe_nat(int netns_fd, const std::vector<NamespaceId>& forbidden);
+
+// What apply_network would do now, at most 256 operations, in its order: nothing when the set-up is as planned.
+// The list ends at a link that is yet to be made, since what follows depends on it. Changes nothing.
+Result<std::vector<std::string>> pending_changes(int netns_fd, const std::vector<NamespaceId>& forbidden,
+                                                 const NetworkPlan& plan);
 
 // Brings the namespace to the planned set-up and tells whether anything was changed. May be repeated at
 // any time, also after a call that was killed half-way. Detachments come first and stay done. When an

@@ -52,7 +52,9 @@ Result<LinkRecord> create_tap(Links& links, Transaction& changes, const std::str
   if (done) done = step("make persistent", TUNSETPERSIST, 1, [&links, name] { return links.delete_index(0, name); });
   if (!done) return done.error();
   tun->reset();  // the carrier goes with the last descriptor
-  return links.created(name);
+  Result<LinkRecord> link = links.find(name);
+  if (link) link->created = true;
+  return link;
 }
 
 }  // namespace privsep

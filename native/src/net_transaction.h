@@ -13,6 +13,9 @@ namespace privsep {
 // without being tried. Lets tests reach every point of failure.
 using StepHook = std::function<int(const std::string& operation)>;
 
+// From a hook: the operation is left out and counts as done. For finding out what would be changed.
+constexpr int kLeaveOut = -1;
+
 class Transaction {
  public:
   using Change = std::function<Status()>;
@@ -29,7 +32,7 @@ class Transaction {
   bool changed() const { return changed_; }
 
  private:
-  Status attempt(const std::string& operation, const Change& change);
+  Status attempt(const std::string& operation, const Change& change, bool* left_out);
 
   struct Step {
     std::string operation;

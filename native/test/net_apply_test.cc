@@ -14,6 +14,10 @@ namespace {
 // Fails nothing; given so that a failed apply is expected and not printed.
 int nothing(unsigned, const std::string&) { return 0; }
 
+std::string mac_of(const Pod& pod, const std::string& link) {
+  return pod.run("ip -o link show " + link + " | grep -o 'link/ether [0-9a-f:]*'");
+}
+
 }  // namespace
 
 TEST(masquerade_end_state) {
@@ -39,7 +43,7 @@ TEST(masquerade_end_state) {
 TEST(bridge_end_state) {
   if (!kernel_has_dummy()) return;
   Pod pod(Pod::Addresses::kIpv4);
-  std::string index = pod.run("cat /sys/class/net/eth0/ifindex 2>/dev/null || ip -o link show eth0 | cut -d: -f1");
+  std::string index = pod.run("ip -o link show eth0 | cut -d: -f1");
   check_that(pod.apply(bridge_plan()).kind == Kind::kChanged, "bridge");
   std::string nic = pod.run("ip -d link show eth0-nic");
   check_has(nic, index.substr(0, index.find('\n')) + ": eth0-nic");
@@ -52,8 +56,7 @@ TEST(bridge_end_state) {
   std::string bridge = pod.run("ip -d link show k6t-eth0");
   for (const char* part : {"mtu 1450", "UP,LOWER_UP", "stp_state 0", "vlan_filtering 0", "mcast_snooping 1", "nf_call_iptables 0"})
     check_has(bridge, part);
-  check_equal(pod.run("cat /sys/class/net/k6t-eth0/address"), pod.run("cat /sys/class/net/eth0-nic/address"),
-              "bridge and pod link have one MAC");
+  check_equal(mac_of(pod, "k6t-eth0"), mac_of(pod, "eth0-nic"), "bridge and pod link have one MAC");
   check_has(pod.run("ip addr show k6t-eth0"), "inet 169.254.75.10/32 scope global k6t-eth0");
   std::string tap = pod.run("ip -d link show tap0");
   for (const char* part : {"mtu 1450", "master k6t-eth0", "UP> ", "pi on", "persist on", "user 107 group 107", "learning on"})
@@ -86,7 +89,7 @@ TEST(secondary_and_detach) {
   check_has(pod.run("ip addr show pod16477688c0e"), "fe80::ff:feaa:bbcc/64");
   check_has(pod.snapshot(), "ipv4/conf/all/arp_ignore = 0");
 
-  std::string mac = pod.run("cat /sys/class/net/16477688c0e-nic/address");
+  std::string mac = mac_of(pod, "16477688c0e-nic");
   NetworkPlan unplug;
   unplug.uid = unplug.gid = 107;
   unplug.detachments.push_back({"pod16477688c0e", false});
@@ -98,7 +101,7 @@ TEST(secondary_and_detach) {
   check_has(links, "tap0");
   check_that(pod.run("ip link show 16477688c0e-nic").find("master") == std::string::npos, "no master after unplug");
   check_has(pod.run("ip link show 16477688c0e-nic"), "UP,LOWER_UP");
-  check_equal(pod.run("cat /sys/class/net/16477688c0e-nic/address"), mac, "MAC kept after unplug");
+  check_equal(mac_of(pod, "16477688c0e-nic"), mac, "MAC kept after unplug");
   check_that(pod.apply(unplug).kind == Kind::kUnchanged, "second unplug");
 
   // Plugged again, on the renamed link.

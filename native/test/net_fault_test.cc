@@ -59,7 +59,7 @@ void killed_while_undoing(const Scenario& it) {
       return step == it.steps ? EPERM : step == it.steps + n ? Pod::kKill : 0;
     });
     if (outcome.kind != Kind::kKilled) {
-      check_that(n > 5, "the undo has steps");
+      check_that(n > 3, "the undo has steps");
       return;
     }
     check_that(pod.apply(it.plan).kind == Kind::kChanged, what + ": completed by the next call");

@@ -53,6 +53,11 @@ std::string output_of(int netns, const std::string& command) {
   return text;
 }
 
+// The address comes when the kernel has noticed the carrier.
+std::string await_link_local(const std::string& link) {
+  return "for i in $(seq 200); do ip -6 addr show dev " + link + " | grep -q fe80 && exit; sleep 0.02; done; echo no fe80";
+}
+
 constexpr const char* kSnapshot = R"(
 ip -d -o link | sed -E 's/^[0-9]+: //; s/@[^:]*:/:/; s/\\//g
   s/(([a-z_]+_timer) +[0-9.]+|(bridge_id|designated_(root|bridge)) [0-9a-f.:]+|designated_port [0-9]+|port_id [0-9a-fx]+|port_no [0-9a-fx]+)//g
@@ -111,7 +116,7 @@ Pod::Pod(Addresses addresses) : pod_(new_netns()), peer_(new_netns()) {
     up += "ip addr add 10.244.2.5/24 brd + dev eth0; ip route add default via 10.244.2.1;";
   if (addresses == Addresses::kDual)
     up += "ip -6 addr add fd00:10:244:2::5/64 dev eth0 nodad; ip -6 route add default via fd00:10:244:2::1;";
-  made = output_of(pod_.get(), up);
+  made = output_of(pod_.get(), up + await_link_local("eth0"));
   check_equal(made, "", "addresses");
 }
 
@@ -122,6 +127,7 @@ void Pod::add_secondary() {
                       " && ip link set pod16477688c0e up");
   check_equal(made, "", "secondary");
   check_equal(output_of(peer_.get(), "ip link set p1 up"), "", "secondary");
+  check_equal(output_of(pod_.get(), await_link_local("pod16477688c0e")), "", "secondary");
 }
 
 std::string Pod::run(const std::string& command) const { return output_of(pod_.get(), command); }

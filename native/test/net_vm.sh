@@ -25,7 +25,7 @@ cp -a "$dir/kernel/lib/modules/$version" "$root/lib/modules/$version"
 depmod -b "$root" "$version"
 cp "$program" "$root/program"
 # The shell of busybox prefers its own poor ip(8), so the test program gets the machine's tools.
-for tool in dash sed grep sort cat cut diff rm sysctl ip bridge nft; do tools="${tools:-} $(command -v $tool)"; done
+for tool in dash sed grep sort cat cut seq sleep sysctl ip bridge nft; do tools="${tools:-} $(command -v $tool)"; done
 for file in "$program" $tools; do
   [ "$file" = "$program" ] || cp -L "$file" "$root/bin/"
   for library in $(ldd "$file" | grep -o '/[^ ]*'); do
@@ -53,5 +53,5 @@ acceleration=tcg
 output=$dir/output
 timeout "${NET_VM_TIMEOUT:-1800}" qemu-system-x86_64 -accel "$acceleration" -m 512 -nodefaults -display none \
   -serial stdio -no-reboot -kernel "$kernel" -initrd "$dir/initrd" -append "console=ttyS0 quiet panic=-1" |
-  tr -d '\r' | tee "$output"
+  sed -u 's|\r||g' | tee "$output"
 exit "$(sed -n 's/^status //p' "$output" | tail -1)"

@@ -37,5 +37,5 @@ describe('one VM from Scheduled to Running and back to gone', () => {
     }
     // Helper and agent go on; of the pod nothing is left.
     expect(await system.node.leftovers()).toEqual([]);
-  });
+  }, 180_000);
 });
