@@ -8,7 +8,7 @@ export default defineConfig({
       {
         test: {
           name: 'unit',
-          include: ['test/unit/**/*.test.ts', 'test/vectors/**/*.test.ts'],
+          include: ['test/unit/**/*.test.ts', 'test/vectors/**/*.test.ts', 'test/model/**/*.test.ts'],
         },
       },
       {

@@ -6,7 +6,6 @@ import {
   HostFacts,
   NoBackupTrackers,
   NoDownwardMetrics,
-  NoMetrics,
   NoMigrationProxy,
   NoNodeHooks,
   NoTuning,
@@ -20,8 +19,11 @@ import { DomainStore } from './domains/store.js';
 import { DomainWatcher } from './domains/watcher.js';
 import type { Flags } from './flags.js';
 import { NativeDescriptorChannel } from './helper/descriptors.js';
-import { createHelperTransport, HelperClient } from './helper/helper-client.js';
+import { HelperClient } from './helper/helper-client.js';
 import { LauncherPods } from './helper/launcher-pods.js';
+import { createHelperTransport } from './helper/transport.js';
+import { InspectServer } from './inspect/server.js';
+import { inspectSocketName } from './inspect/timeline-command.js';
 import { ClientRateLimiter } from './kube/client-rate-limiter.js';
 import { Expectations } from './kube/expectations.js';
 import { Informer, resyncPeriodMs } from './kube/informer.js';
@@ -30,7 +32,7 @@ import { checkObject, type KubeObject } from './kube/objects.js';
 import { KubeEventRecorder } from './kube/recorder.js';
 import { kubeVirtResource, vmiResource } from './kube/resources.js';
 import { RestClient } from './kube/rest.js';
-import { slimVmi } from './kube/slim-vmi.js';
+import { isSlim, slimVmi } from './kube/slim-vmi.js';
 import { systemTimers } from './kube/timers.js';
 import { decodeVmi, sourceSelector, VmiClient } from './kube/vmi-api.js';
 import { runWorkers } from './kube/workers.js';
@@ -39,6 +41,9 @@ import { LauncherClients } from './launcher/clients.js';
 import { LauncherConnections } from './launcher/connections.js';
 import { podUidOfSocket } from './launcher/sockets.js';
 import type { Logger } from './log/log.js';
+import { RegistryLoopMetrics } from './metrics/loop-metrics.js';
+import { QueueMetrics } from './metrics/queue-metrics.js';
+import { Registry } from './metrics/registry.js';
 import { PodNetStat } from './network/pod-netstat.js';
 import { HelperPodNetworks } from './network/pod-networks.js';
 import { NetworkStateStore } from './network/state.js';
@@ -46,7 +51,8 @@ import { NotifyServer } from './notify/server.js';
 import { VmiController } from './reconcile/controller.js';
 import { HelperContainerDisks } from './storage/container-disks.js';
 import { NoHotplugVolumes } from './storage/hotplug.js';
-import type { TimelineRecorder } from './timeline/timeline.js';
+import { TimelineReport } from './timeline/report.js';
+import { TimelineRecorder, type TimelineStep, type VmiTimeline } from './timeline/timeline.js';
 
 const workers = 10;
 const podRecheckMs = 30_000;
@@ -57,7 +63,10 @@ export interface AgentOptions {
   readonly env: NodeJS.ProcessEnv;
   readonly native: Native;
   readonly log: Logger;
-  readonly timeline: TimelineRecorder;
+  /** The log verbosity that the cluster asks for; undefined: none in particular. */
+  readonly setVerbosity: (verbosity: number | undefined) => void;
+  /** Told every step of every VMI. */
+  readonly onStep: (timeline: VmiTimeline, step: TimelineStep) => void;
 }
 
 /**
@@ -65,9 +74,18 @@ export interface AgentOptions {
  * touched by a stop.
  */
 export async function runAgent(options: AgentOptions, stop: AbortSignal): Promise<void> {
-  const { flags, env, native, log, timeline } = options;
+  const { flags, env, native, log } = options;
   const timers = systemTimers();
-  const queue = new WorkQueue(timers);
+  const metrics = new Registry();
+  const queue = new WorkQueue(timers, new QueueMetrics(metrics, timers).of('virt-handler-vm'));
+  const report = new TimelineReport(metrics, log);
+  const timeline = new TimelineRecorder(
+    { now: () => Date.now(), monotonic: () => performance.now() },
+    (of, step) => {
+      report.step(of, step);
+      options.onStep(of, step);
+    },
+  );
 
   // Kubernetes
   const limiter = new ClientRateLimiter(timers, { qps: flags.kubeApiQps, burst: flags.kubeApiBurst });
@@ -105,6 +123,12 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
   });
   const expectations = new Expectations(timers);
   const cluster = new ClusterConfigWatch(log, () => {
+    const { apiRateLimit, logVerbosity } = cluster.current();
+    limiter.set({
+      qps: apiRateLimit.qps ?? flags.kubeApiQps,
+      burst: apiRateLimit.burst ?? flags.kubeApiBurst,
+    });
+    options.setVerbosity(logVerbosity.nodes.get(flags.nodeName) || logVerbosity.virtHandler);
     for (const vmi of localVmis.list()) queue.add(vmiKey(vmi.metadata));
   });
   kubeVirts.addHandler(cluster);
@@ -144,7 +168,7 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
     notify,
     records,
     store: domains,
-    clock: timers,
+    timers,
     log,
     resyncSeconds: flags.domainResyncPeriodSeconds,
     watchdogSeconds: flags.watchdogTimeoutSeconds,
@@ -169,13 +193,14 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
     globalVmis,
     domains,
     ghostRecords: records,
-    localState: { holds: async (vmi) => records.lastKnownUid(vmiKey(vmi)) === vmi.uid },
+    localState: clients,
     expectations,
     queue,
     clients,
     pods: clients,
     containerDisks: new HelperContainerDisks({
       helper,
+      podState: (podUid) => pods.get(podUid),
       podsOf: (vmi) => recordedPods(records, vmi),
       imageVolume: () => isGateOn(cluster.current(), 'ImageVolume'),
       clock: timers,
@@ -208,11 +233,15 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
     backupTrackers: new NoBackupTrackers(),
     api: new VmiClient(rest),
     events,
-    metrics: new NoMetrics(),
+    metrics: new RegistryLoopMetrics(metrics),
     timeline,
     clock: timers,
     log,
   });
+
+  metrics
+    .gauge('virt_privsep_remembered_entries', 'What the reconcile loop remembers of VMIs beside its caches.')
+    .follow(() => controller.remembered);
 
   // Events in
   const touch = (vmi: { readonly metadata: VmiRef }) => {
@@ -221,13 +250,31 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
     queue.add(key);
   };
   localVmis.addHandler({ add: touch, update: (_before, after) => touch(after), delete: touch });
+  // The two caches do not hear of a deletion at the same moment; whoever acted on the later one looks again.
+  globalVmis.addHandler({
+    add: () => {},
+    update: () => {},
+    delete: (vmi) => {
+      if (!isSlim(vmi)) queue.add(vmiKey(vmi.metadata));
+    },
+  });
   pods.on('change', (podUid) => {
     for (const vmi of localVmis.list()) {
       if (vmi.status.activePods?.[podUid] !== undefined) queue.add(vmiKey(vmi.metadata));
     }
   });
 
+  const inspect = new InspectServer({
+    path: join(flags.privateDir, inspectSocketName),
+    metrics,
+    timelines: timeline,
+    log,
+  });
+
   // Start: first what exists is known, then passes begin.
+  await inspect.start().catch((error) => {
+    log.warning('nobody can ask this agent for timelines and metrics', error);
+  });
   const background = [pods.run(stop)];
   records.load();
   for (const informer of [kubeVirts, globalVmis, localVmis]) informer.start();
@@ -255,6 +302,7 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
     ...background,
   ]);
   await events.stop();
+  await inspect.stop();
   rest.close();
 }
 

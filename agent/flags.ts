@@ -14,13 +14,15 @@ export interface Flags {
   /** Seconds that a launcher socket must be dead before its domain counts as gone. */
   readonly watchdogTimeoutSeconds: number;
   readonly domainResyncPeriodSeconds: number;
-  /** Kubernetes API requests a second and burst. */
+  /** Kubernetes API requests a second and burst, where the KubeVirt object does not say. */
   readonly kubeApiQps: number;
   readonly kubeApiBurst: number;
   /** Where to write the timeline of every VMI as JSON lines, if anywhere. */
   readonly timelineFile: string | undefined;
   readonly logLevel: Level;
 }
+
+export const defaultPrivateDir = '/var/run/kubevirt-private';
 
 export class UsageError extends Error {
   override readonly name = 'UsageError';
@@ -36,9 +38,17 @@ export const usage = `usage: virt-agent [flags]
   --kube-api-qps N                      (default 50)
   --kube-api-burst N                    (default 100)
   --timeline-file FILE                  append each VMI's timeline as JSON lines
-  -v N                                  verbosity: 0 errors, 1 warnings, 2 information, 3 and more debug (default 2)`;
+  -v N                                  verbosity: 0 warnings and errors, 2 information, 3 and more debug
+                                        (default 2; logVerbosity of the KubeVirt object wins)
 
-const levels: readonly Level[] = ['error', 'warning', 'info', 'debug'];
+virt-agent timeline NAMESPACE/NAME [--output table|json|svg]
+                                        the steps of a VMI of this node, as the running agent noted them`;
+
+/** Warnings and errors are always written, as by virt-handler. */
+export function logLevelOf(verbosity: number): Level {
+  if (verbosity < 2) return 'warning';
+  return verbosity === 2 ? 'info' : 'debug';
+}
 
 /** Parses the command line. Throws UsageError naming the flag at fault. */
 export function parseFlags(
@@ -54,7 +64,7 @@ export function parseFlags(
       options: {
         'hostname-override': { type: 'string' },
         'helper-dir': { type: 'string', default: '/run/virt-privsep' },
-        'kubevirt-private-dir': { type: 'string', default: '/var/run/kubevirt-private' },
+        'kubevirt-private-dir': { type: 'string', default: defaultPrivateDir },
         kubeconfig: { type: 'string' },
         'watchdog-timeout': { type: 'string', default: '30s' },
         'domain-resync-period-seconds': { type: 'string', default: '300' },
@@ -85,7 +95,7 @@ export function parseFlags(
     kubeApiQps: integer('kube-api-qps', 1, 10_000),
     kubeApiBurst: integer('kube-api-burst', 1, 10_000),
     timelineFile: values['timeline-file'],
-    logLevel: levels[Math.min(integer('v', 0, 10), 3)] ?? 'info',
+    logLevel: logLevelOf(integer('v', 0, 10)),
   };
 }
 

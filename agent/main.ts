@@ -1,23 +1,30 @@
 #!/usr/bin/env node
 /** The process: command line, privileges (none), signals, exit code. */
-import { appendFile } from 'node:fs/promises';
+import { createWriteStream } from 'node:fs';
 import { loadNative } from '../native/binding.js';
 import { runAgent } from './agent.js';
-import { parseFlags, UsageError, usage } from './flags.js';
+import { logLevelOf, parseFlags, UsageError, usage } from './flags.js';
+import { timelineCommand, timelineUsage } from './inspect/timeline-command.js';
 import { createLogger, type Logger } from './log/log.js';
-import { TimelineRecorder } from './timeline/timeline.js';
+import type { TimelineStep, VmiTimeline } from './timeline/timeline.js';
 
 /** Exit codes: 0 stopped, 1 broken, 2 wrong use. */
 async function main(): Promise<number> {
+  const [first, ...rest] = process.argv.slice(2);
   if (process.argv.includes('--help')) {
-    process.stdout.write(`${usage}\n`);
+    process.stdout.write(`${first === 'timeline' ? timelineUsage : usage}\n`);
+    return 0;
+  }
+  if (first === 'timeline') {
+    process.stdout.write(await timelineCommand(rest));
     return 0;
   }
   const flags = parseFlags(process.argv.slice(2), process.env);
+  let level = flags.logLevel;
   const log = createLogger({
     component: 'virt-handler',
-    level: flags.logLevel,
-    write: (line) => process.stdout.write(line),
+    level: () => level,
+    write: (line) => process.stderr.write(line),
     now: () => new Date(),
   });
   if (process.getuid?.() === 0)
@@ -29,25 +36,32 @@ async function main(): Promise<number> {
   const stop = new AbortController();
   for (const signal of ['SIGTERM', 'SIGINT'] as const) process.once(signal, () => stop.abort());
   await runAgent(
-    { flags, env: process.env, native, log, timeline: timelineTo(flags.timelineFile, log) },
+    {
+      flags,
+      env: process.env,
+      native,
+      log,
+      setVerbosity: (verbosity) => {
+        level = verbosity === undefined ? flags.logLevel : logLevelOf(verbosity);
+      },
+      onStep: timelineFile(flags.timelineFile, log),
+    },
     stop.signal,
   );
   return 0;
 }
 
-/** Steps go to the log at debug level, and as JSON lines to the file, if one is wanted. */
-function timelineTo(file: string | undefined, log: Logger): TimelineRecorder {
-  let writing = Promise.resolve();
-  return new TimelineRecorder({ now: () => Date.now(), monotonic: () => performance.now() }, (vmi, step) => {
-    log.object(vmi).debug(`${step.step} after ${step.atMs.toFixed(1)} ms (${step.who})`);
-    if (file === undefined) return;
-    const line = `${JSON.stringify({ ...vmi, ...step })}\n`;
-    writing = writing
-      .then(() => appendFile(file, line))
-      .catch((error) => {
-        log.warning(`the timeline was not written to ${file}`, error);
-      });
-  });
+/** Writes each step as a JSON line to the file, if one is wanted. */
+function timelineFile(
+  file: string | undefined,
+  log: Logger,
+): (timeline: VmiTimeline, step: TimelineStep) => void {
+  if (file === undefined) return () => {};
+  const out = createWriteStream(file, { flags: 'a' });
+  out.on('error', (error) => log.warning(`the timeline is not written to ${file}`, error));
+  return ({ vmi }, step) => {
+    out.write(`${JSON.stringify({ ...vmi, ...step })}\n`);
+  };
 }
 
 main().then(

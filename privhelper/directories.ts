@@ -26,8 +26,9 @@ export function ownDirectory(path: string, { uid, gid, mode }: Ownership): void 
   mkdirSync(path, { recursive: true, mode: 0o755 });
   const fd = openSync(path, constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW);
   try {
+    // The mode first, and only where it differs: what is another user's takes CAP_FOWNER to change.
+    if ((fstatSync(fd).mode & 0o7777) !== mode) fchmodSync(fd, mode);
     fchownSync(fd, uid, gid);
-    fchmodSync(fd, mode);
   } finally {
     closeSync(fd);
   }

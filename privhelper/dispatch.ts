@@ -1,7 +1,7 @@
 /**
- * The dispatch table: everything that this process can be asked to do. Each line is a method, the pure
- * check of its request, and the operation that runs when the check has passed. What the operation may
- * raise and how long it may take is declared with the method in proto/.
+ * The dispatch tables: everything that this process can be asked to do. Each line is a method, the pure
+ * check of its request, what the operation is about, which decides what is checked about a pod, and the
+ * operation itself. What it may raise and how long it may take is declared with the method in proto/.
  */
 import type {
   DescMessage,
@@ -14,6 +14,7 @@ import type {
 } from '@bufbuild/protobuf';
 import { DeviceService } from '../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { HelperService } from '../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import { InspectService } from '../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { NetworkService } from '../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { PodService } from '../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { SocketService } from '../gen/virtprivsep/privhelper/v1/socket_pb.js';
@@ -22,46 +23,99 @@ import { methodName } from './declarations.js';
 import type { Helper } from './helper.js';
 import type { Invocation } from './invocation.js';
 import * as device from './operations/device.js';
+import { explain } from './operations/explain.js';
 import * as helper from './operations/helper.js';
+import * as inspect from './operations/inspect.js';
 import * as network from './operations/network.js';
 import * as pod from './operations/pod.js';
 import * as socket from './operations/socket.js';
 import * as storage from './operations/storage.js';
-import type { Check, Subject } from './policy/check.js';
+import type { Check, Named } from './policy/check.js';
 import * as networkCheck from './policy/network.js';
 import * as check from './policy/requests.js';
 
+/** What the agent may ask for. */
 export const table = [
-  // method                                     check of the request       operation
-  unary(HelperService.method.health, check.empty, helper.health),
-  unary(HelperService.method.describe, check.empty, helper.describe),
+  // method                                     check of the request       about          operation
+  unary(HelperService.method.health, check.empty, 'helper', helper.health),
+  unary(HelperService.method.describe, check.empty, 'helper', helper.describe),
 
-  stream(PodService.method.watch, check.empty, pod.watch),
-  unary(PodService.method.stat, check.stat, pod.stat),
-  unary(PodService.method.identify, check.podOnly, pod.identify),
-  unary(PodService.method.markUnresponsive, check.podOnly, pod.markUnresponsive),
-  unary(PodService.method.release, check.podOnly, pod.release),
+  stream(PodService.method.watch, check.empty, 'helper', pod.watch),
+  unary(PodService.method.stat, check.podUid, 'helper', pod.stat),
+  unary(PodService.method.identify, check.podOnly, 'launcher', pod.identify),
+  unary(PodService.method.markUnresponsive, check.podOnly, 'pod', pod.markUnresponsive),
+  unary(PodService.method.release, check.podOnly, 'pod', pod.release),
 
-  unary(SocketService.method.connect, check.connect, socket.connect),
-  unary(SocketService.method.listenNotify, check.podOnly, socket.listenNotify),
-  unary(SocketService.method.closeNotify, check.podOnly, socket.closeNotify),
+  unary(SocketService.method.connect, check.connect, 'launcher', socket.connect),
+  unary(SocketService.method.listenNotify, check.podOnly, 'launcher', socket.listenNotify),
+  unary(SocketService.method.closeNotify, check.podOnly, 'pod', socket.closeNotify),
 
-  unary(NetworkService.method.observe, check.podOnly, network.observe),
-  unary(NetworkService.method.apply, networkCheck.apply, network.apply),
+  unary(NetworkService.method.observe, check.podOnly, 'launcher', network.observe),
+  unary(NetworkService.method.apply, networkCheck.apply, 'launcher', network.apply),
 
-  unary(StorageService.method.statContainerDisk, check.containerDisk, storage.statContainerDisk),
-  unary(StorageService.method.mountContainerDisk, check.mountContainerDisk, storage.mountContainerDisk),
-  unary(StorageService.method.unmountContainerDisks, check.podOnly, storage.unmountContainerDisks),
+  unary(StorageService.method.statContainerDisk, check.containerDisk, 'launcher', storage.statContainerDisk),
+  unary(
+    StorageService.method.mountContainerDisk,
+    check.mountContainerDisk,
+    'launcher',
+    storage.mountContainerDisk,
+  ),
+  unary(
+    StorageService.method.unmountContainerDisks,
+    check.podOnly,
+    'launcher or record',
+    storage.unmountContainerDisks,
+  ),
 
-  unary(DeviceService.method.claim, check.claim, device.claim),
+  unary(DeviceService.method.claim, check.claim, 'launcher', device.claim),
+] as const;
+
+/** What an operator may ask for besides, over ctl.sock. All of it looks and changes nothing. */
+export const inspection = [
+  unary(InspectService.method.getHelper, check.empty, 'helper', inspect.getHelper),
+  unary(InspectService.method.listPods, check.everyLauncher, 'helper', inspect.listPods),
+  unary(InspectService.method.getNetwork, check.podUid, 'observed launcher', inspect.getNetwork),
+  unary(InspectService.method.listMounts, check.podUid, 'observed launcher', inspect.listMounts),
+  unary(InspectService.method.listDevices, check.podUid, 'observed launcher', inspect.listDevices),
+  unary(InspectService.method.getCgroup, check.podUid, 'observed launcher', inspect.getCgroup),
+  unary(InspectService.method.explain, check.explain, 'helper', explain),
 ] as const;
 
 /** A line of the table for the server, which knows requests and answers as messages only. */
 export type Entry = UnaryEntry | StreamEntry;
 
+/** What an operation is about. */
+export type Subject =
+  /** The helper's own knowledge, or names in kubelet's directory. */
+  | 'helper'
+  /** A pod in its turn, with or without a launcher. */
+  | 'pod'
+  | 'launcher'
+  /** Without a launcher only for a pod that the VMI's mount record names. */
+  | 'launcher or record'
+  /** A launcher, to look at. */
+  | 'observed launcher';
+
+const boundWords = 'while its launcher lives the pod stays with the VMI that it was first named with';
+const launcherWords =
+  "the process that listens on launcher-sock lives, is in the pod's cgroup, and runs as root or the configured user";
+
+/** What is checked about the pod, after the request, in words. */
+export const subjectWords: Readonly<Record<Subject, readonly string[]>> = {
+  helper: [],
+  pod: [boundWords],
+  launcher: [boundWords, launcherWords],
+  'launcher or record': [
+    boundWords,
+    `${launcherWords}; or nobody listens and the VMI's mount record names the pod`,
+  ],
+  'observed launcher': [launcherWords],
+};
+
 interface Line {
+  readonly subject: Subject;
   readonly words: readonly string[];
-  readonly parse: Check<never, Subject>['parse'];
+  readonly parse: Check<never, Named>['parse'];
   readonly audited: Check<never, never>['audited'];
 }
 
@@ -85,20 +139,22 @@ export interface StreamEntry extends Line {
   ) => AsyncIterable<MessageInitShape<DescMessage>>;
 }
 
-function unary<I extends DescMessage, O extends DescMessage, C extends Subject>(
+function unary<I extends DescMessage, O extends DescMessage, C extends Named>(
   method: DescMethodUnary<I, O>,
   { words, parse, audited }: Check<MessageShape<I>, C>,
+  subject: Subject,
   run: (helper: Helper, invocation: Invocation, checked: C) => Promise<MessageInitShape<O>>,
 ): UnaryEntry {
-  return { kind: 'unary', method, words, parse, audited, run };
+  return { kind: 'unary', method, subject, words, parse, audited, run };
 }
 
-function stream<I extends DescMessage, O extends DescMessage, C extends Subject>(
+function stream<I extends DescMessage, O extends DescMessage, C extends Named>(
   method: DescMethodServerStreaming<I, O>,
   { words, parse, audited }: Check<MessageShape<I>, C>,
+  subject: Subject,
   run: (helper: Helper, invocation: Invocation, checked: C) => AsyncIterable<MessageInitShape<O>>,
 ): StreamEntry {
-  return { kind: 'stream', method, words, parse, audited, run };
+  return { kind: 'stream', method, subject, words, parse, audited, run };
 }
 
 /** Throws unless the table has every method of the services exactly once and nothing else. */

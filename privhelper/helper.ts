@@ -1,10 +1,13 @@
 /** What the operations work with. */
 import type { MethodDescription } from '../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import type { Usage } from '../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import type { NamespaceId, Native } from '../native/binding.js';
 import type { Tickets } from './descriptors/tickets.js';
 import type { MountRecords } from './pods/records.js';
 import type { PodRegistry } from './pods/registry.js';
-import type { Policy } from './policy/policy.js';
+import type { DescribedSetting, Policy } from './policy/policy.js';
+import type { ThreadStatus } from './privileges.js';
+import type { DeclaredEntry } from './server/routes.js';
 import type { PodWatcher } from './watch/watcher.js';
 
 export interface Helper {
@@ -19,6 +22,12 @@ export interface Helper {
   readonly tickets: Tickets;
   readonly watcher: PodWatcher;
   readonly instance: Instance;
+  /** Every method with its checks. */
+  readonly methods: readonly DeclaredEntry[];
+  /** Process of the connected agent. */
+  readonly agentPid: () => number | undefined;
+  /** What is used of what is bounded. */
+  readonly usage: () => Pick<Usage, 'name' | 'used' | 'limit'>[];
 }
 
 /** This run of the helper. */
@@ -27,4 +36,7 @@ export interface Instance {
   readonly version: string;
   readonly startedAt: Date;
   readonly methods: readonly MethodDescription[];
+  /** Every value of the policy. */
+  readonly policy: readonly DescribedSetting[];
+  readonly threads: () => (ThreadStatus & { readonly tid: number })[];
 }

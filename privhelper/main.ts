@@ -1,13 +1,12 @@
+#!/usr/bin/env node
 /**
  * The privileged helper. As root it opens what it needs and starts the privileged threads; then this
  * process becomes an ordinary user without capabilities, proves it, and only then reads its first byte
  * from the agent.
  */
 import { randomBytes, randomUUID } from 'node:crypto';
-import { readFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { performance } from 'node:perf_hooks';
-import { fileURLToPath } from 'node:url';
 import { PodService } from '../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { loadNative, type NamespaceId, type Native } from '../native/binding.js';
 import { AuditLog } from './audit/audit.js';
@@ -16,17 +15,20 @@ import { declaredBy, services } from './declarations.js';
 import { serveTickets } from './descriptors/channel.js';
 import { Tickets } from './descriptors/tickets.js';
 import { assertDedicated, openDirectory, ownDirectory, ownFiles } from './directories.js';
-import { assertComplete, table } from './dispatch.js';
+import { assertComplete, inspection, table } from './dispatch.js';
 import { type Flags, parseFlags } from './flags.js';
 import type { Helper } from './helper.js';
 import { MountRecords } from './pods/records.js';
 import { PodRegistry } from './pods/registry.js';
+import { type ChosenPolicy, choosePolicy } from './policy/choose.js';
 import { isUuid } from './policy/fields.js';
-import { createPolicy, type Policy } from './policy/policy.js';
+import type { Policy } from './policy/policy.js';
 import { readThreads, verifyThreads } from './privileges.js';
 import { Calls } from './server/calls.js';
+import { Connections, OperatorConnections } from './server/connections.js';
 import { type DeclaredEntry, declareAll, describeAll } from './server/routes.js';
 import { RpcServer } from './server/server.js';
+import { readVersion } from './version.js';
 import { PodWatcher } from './watch/watcher.js';
 
 /** Looks at every pod again, against lost events. */
@@ -40,34 +42,39 @@ const backlog = 16;
 
 type Report = (message: string, error?: unknown) => void;
 
+/** Methods of the two sockets; operators have the agent's, too. */
+interface Methods {
+  readonly agent: readonly DeclaredEntry[];
+  readonly operators: readonly DeclaredEntry[];
+}
+
 /** What is opened as root. */
 interface Opened {
   readonly podsDir: number;
   readonly auditFile: AuditFile;
   readonly rpcListener: number;
   readonly ticketListener: number;
+  readonly operatorListener: number;
   readonly forbiddenNetworks: readonly NamespaceId[];
 }
 
 function main(): void {
   const report: Report = (message, error) => log('warning', message, error);
   const flags = parseFlags(process.argv.slice(2));
-  const policy = createPolicy({
-    agentUid: flags.agentUid,
-    qemuUid: flags.qemuUid,
-    qemuGid: flags.qemuGid,
-  });
-  assertComplete(table, services);
-  const entries = declareAll(table);
+  const chosen = choosePolicy(flags);
+  assertComplete([...table, ...inspection], services);
+  const agent = declareAll(table);
+  const methods = { agent, operators: [...agent, ...declareAll(inspection)] };
   const native = loadNative();
-  const opened = openAsRoot(native, flags, report);
-  giveUpPrivileges(native, flags, entries);
-  serve(native, flags, policy, entries, opened, report);
+  const opened = openAsRoot(native, flags, chosen.policy, report);
+  native.makeNetworkSysctlsWritable();
+  giveUpPrivileges(native, flags, methods.operators);
+  serve(native, flags, chosen, methods, opened, report);
 }
 
-function openAsRoot(native: Native, flags: Flags, report: Report): Opened {
+function openAsRoot(native: Native, flags: Flags, policy: Policy, report: Report): Opened {
   process.umask(0o022);
-  const podsDir = openDirectory(flags.kubeletPodsDir);
+  const podsDir = openDirectory(policy.kubeletPodsDir);
 
   const isRecord = (name: string) => isUuid(name) || /^\.[0-9a-f-]{36}\.tmp$/.test(name);
   assertDedicated(flags.stateDir, isRecord);
@@ -77,12 +84,12 @@ function openAsRoot(native: Native, flags: Flags, report: Report): Opened {
   const auditDir = dirname(flags.auditFile);
   assertDedicated(auditDir, (name) => name.startsWith(basename(flags.auditFile)));
   ownDirectory(auditDir, { uid: flags.uid, gid: flags.gid, mode: 0o700 });
-  const auditFile = new AuditFile({ path: flags.auditFile, maxBytes: flags.auditMaxBytes, report });
+  const auditFile = new AuditFile({ path: flags.auditFile, maxBytes: policy.auditMaxBytes, report });
   auditFile.chown(flags.uid, flags.gid);
 
-  // The agent may enter the directory but not replace a socket in it.
-  ownDirectory(flags.socketDir, { uid: 0, gid: flags.agentGid, mode: 0o750 });
-  const socket = { mode: 0o660, gid: flags.agentGid, backlog };
+  // Agent and operators may enter the directory but not replace a socket in it.
+  ownDirectory(flags.socketDir, { uid: 0, gid: policy.agentGid, mode: 0o751 });
+  const socket = { mode: 0o660, gid: policy.agentGid, backlog };
   const rpcListener = native.listenUnix({
     ...socket,
     path: join(flags.socketDir, 'helper.sock'),
@@ -93,9 +100,15 @@ function openAsRoot(native: Native, flags: Flags, report: Report): Opened {
     path: join(flags.socketDir, 'fd.sock'),
     type: 'seqpacket',
   });
+  const operatorListener = native.listenUnix({
+    ...socket,
+    gid: policy.adminGid,
+    path: join(flags.socketDir, 'ctl.sock'),
+    type: 'stream',
+  });
 
   const forbiddenNetworks = [native.namespaceId(flags.hostNetns), native.namespaceId('/proc/self/ns/net')];
-  return { podsDir, auditFile, rpcListener, ticketListener, forbiddenNetworks };
+  return { podsDir, auditFile, rpcListener, ticketListener, operatorListener, forbiddenNetworks };
 }
 
 function giveUpPrivileges(native: Native, flags: Flags, entries: readonly DeclaredEntry[]): void {
@@ -110,9 +123,9 @@ function giveUpPrivileges(native: Native, flags: Flags, entries: readonly Declar
 function serve(
   native: Native,
   flags: Flags,
-  policy: Policy,
-  entries: readonly DeclaredEntry[],
-  { podsDir, auditFile, rpcListener, ticketListener, forbiddenNetworks }: Opened,
+  { policy, described }: ChosenPolicy,
+  methods: Methods,
+  { podsDir, auditFile, rpcListener, ticketListener, operatorListener, forbiddenNetworks }: Opened,
   report: Report,
 ): void {
   const now = () => performance.now();
@@ -148,32 +161,67 @@ function serve(
     podsDir,
     forbiddenNetworks,
     pods,
-    records: new MountRecords(flags.stateDir, flags.kubeletPodsDir, policy),
+    records: new MountRecords(flags.stateDir, policy.kubeletPodsDir, policy),
     tickets,
     watcher,
     instance: {
       id: instanceId,
       version: readVersion(),
       startedAt: new Date(),
-      methods: describeAll(entries),
+      methods: describeAll(methods.operators),
+      policy: described,
+      threads: readThreads,
     },
+    methods: methods.operators,
+    agentPid: () => connections.pid,
+    usage: () => [
+      { name: 'connections of the agent', used: connections.open, limit: policy.maxConnections },
+      { name: 'calls of the agent', used: server.calls, limit: policy.maxCalls },
+      { name: 'watches', used: watcher.open, limit: policy.maxWatches },
+      { name: 'descriptors unclaimed', used: tickets.size, limit: policy.maxTickets },
+      { name: 'pods watched', used: watcher.known.length, limit: policy.maxPods },
+      { name: 'launchers pinned', used: pods.pinned, limit: policy.maxPods },
+    ],
   };
   const calls = new Calls({ audit, instanceId, now, report });
-  const server = new RpcServer({ native, helper, entries, calls, audit, report });
+  const connections = new Connections(policy);
+  const server = new RpcServer({
+    native,
+    helper,
+    entries: methods.agent,
+    connections,
+    calls,
+    audit,
+    report,
+  });
+  const operators = new RpcServer({
+    native,
+    helper,
+    entries: methods.operators,
+    connections: new OperatorConnections(policy),
+    actor: ({ uid }) => `privctl uid ${uid}`,
+    calls,
+    audit,
+    report,
+  });
 
+  audit.started({ instance: instanceId, version: helper.instance.version });
   watcher.start();
   const channel = serveTickets(native, ticketListener, tickets, policy, audit);
   server.listen(rpcListener);
+  operators.listen(operatorListener);
   const flush = setInterval(() => audit.flush(), auditFlushMs);
-  log('info', `ready: instance ${instanceId}, ${entries.length} methods`);
+  log('info', `ready: instance ${instanceId}, ${methods.operators.length} methods`);
 
   const stop = async () => {
     server.stop();
+    operators.stop();
     channel.stop();
     clearInterval(flush);
     watcher.close();
     await Promise.race([calls.idle(), new Promise((resolve) => setTimeout(resolve, stopMs))]);
     server.destroy();
+    operators.destroy();
     tickets.closeAll();
     pods.close();
     audit.flush();
@@ -188,16 +236,6 @@ function log(level: 'info' | 'warning', message: string, error?: unknown): void 
   const reason = error === undefined ? undefined : error instanceof Error ? error.message : String(error);
   const line = { component: 'virt-privhelper', level, msg: message, reason };
   process.stderr.write(`${JSON.stringify({ ...line, timestamp: new Date().toISOString() })}\n`);
-}
-
-/** From package.json, which is above the sources and above dist/. */
-function readVersion(): string {
-  const here = dirname(fileURLToPath(import.meta.url));
-  const root = basename(dirname(here)) === 'dist' ? join(here, '..', '..') : join(here, '..');
-  const manifest: unknown = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
-  return typeof manifest === 'object' && manifest !== null && 'version' in manifest
-    ? String(manifest.version)
-    : 'unknown';
 }
 
 try {

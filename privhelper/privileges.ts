@@ -1,6 +1,7 @@
 /** Proof, from the kernel's own account, that privileges are where they should be and nowhere else. */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { errnoOf } from './failure.js';
 
 export interface ThreadStatus {
   /** real, effective, saved, filesystem */
@@ -68,8 +69,17 @@ export function verifyThreads(threads: readonly ThreadStatus[], expected: Expect
   }
 }
 
-/** The status of every thread of this process. */
-export function readThreads(): ThreadStatus[] {
-  const tasks = '/proc/self/task';
-  return readdirSync(tasks).map((tid) => parseThreadStatus(readFileSync(join(tasks, tid, 'status'), 'utf8')));
+/** The status of every thread of a process. A thread that ends meanwhile is left out. */
+export function readThreads(pid: number | 'self' = 'self'): (ThreadStatus & { readonly tid: number })[] {
+  const tasks = `/proc/${pid}/task`;
+  return readdirSync(tasks).flatMap((tid) => {
+    let text: string;
+    try {
+      text = readFileSync(join(tasks, tid, 'status'), 'utf8');
+    } catch (error) {
+      if (errnoOf(error) === 'ENOENT' || errnoOf(error) === 'ESRCH') return [];
+      throw error;
+    }
+    return { tid: Number(tid), ...parseThreadStatus(text) };
+  });
 }

@@ -8,7 +8,6 @@ import type {
   DownwardMetrics,
   Hypervisor,
   LauncherFacts,
-  LoopMetrics,
   MigrationProxy,
   NodeHooks,
 } from '../reconcile/ports.js';
@@ -68,12 +67,6 @@ export class NoBackupTrackers implements BackupTrackers {
   }
 
   async requireRedefinition(): Promise<void> {}
-}
-
-export class NoMetrics implements LoopMetrics {
-  vmiSynced(): void {}
-  forgetVmi(): void {}
-  guestPanicked(): void {}
 }
 
 /** What can be known of a launcher's pod without the helper's eyes. */

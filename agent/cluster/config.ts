@@ -43,6 +43,13 @@ export interface ClusterConfig {
   readonly serialConsoleLogDisabled: boolean;
   /** EFI guests get a VGA display instead of bochs. */
   readonly vgaDisplayForEfiGuests: boolean;
+  /** Log verbosity of virt-handler as a node's own setting or the general one; undefined: not configured. */
+  readonly logVerbosity: {
+    readonly nodes: ReadonlyMap<string, number>;
+    readonly virtHandler: number | undefined;
+  };
+  /** Requests to the API server; undefined where not configured. */
+  readonly apiRateLimit: { readonly qps: number | undefined; readonly burst: number | undefined };
   readonly migrations: {
     /** Name of the dedicated network; undefined: the pod network. */
     readonly network: string | undefined;
@@ -99,11 +106,28 @@ function readClusterConfig(object: Fields): ClusterConfig {
     freePageReportingDisabled: options.has('disableFreePageReporting'),
     serialConsoleLogDisabled: options.has('disableSerialConsoleLog'),
     vgaDisplayForEfiGuests: object.struct('metadata').struct('annotations').has(vgaDisplayAnnotation),
+    logVerbosity: logVerbosity(developer.struct('logVerbosity')),
+    apiRateLimit: apiRateLimit(configuration.struct('handlerConfiguration')),
     migrations: {
       network: migrations.string('network') || undefined,
       disableTls: migrations.boolean('disableTLS'),
     },
   };
+}
+
+/** Zero stands for "not configured", here and below. */
+function logVerbosity(fields: Fields): ClusterConfig['logVerbosity'] {
+  const nodes = fields.struct('nodeVerbosity');
+  return {
+    nodes: new Map(nodes.keys(maxEntries).map((node) => [node, nodes.integer(node)])),
+    virtHandler: fields.integer('virtHandler') || undefined,
+  };
+}
+
+function apiRateLimit(fields: Fields): ClusterConfig['apiRateLimit'] {
+  const bucket = fields.struct('restClient').struct('rateLimiter').struct('tokenBucketRateLimiter');
+  const positive = (value: number) => (value > 0 ? value : undefined);
+  return { qps: positive(bucket.number('qps')), burst: positive(bucket.integer('burst')) };
 }
 
 /** What KubeVirt checks although this agent does not use it: a refused object is refused whole. */

@@ -1,4 +1,5 @@
 /** The cluster configuration as it is now, from the KubeVirt object. */
+import { isDeepStrictEqual } from 'node:util';
 import type { KubeObject } from '../kube/objects.js';
 import type { Logger } from '../log/log.js';
 import { type ClusterConfig, parseClusterConfig } from './config.js';
@@ -9,6 +10,7 @@ export class ClusterConfigWatch {
 
   constructor(
     private readonly log: Logger,
+    /** Called when the configuration is another one than before. */
     private readonly onChange: () => void,
   ) {}
 
@@ -29,7 +31,10 @@ export class ClusterConfigWatch {
 
   #read(object: KubeObject): void {
     try {
-      this.#current = parseClusterConfig(object);
+      const read = parseClusterConfig(object);
+      // The object changes for many reasons that are not the agent's.
+      if (isDeepStrictEqual(read, this.#current)) return;
+      this.#current = read;
       this.onChange();
     } catch (error) {
       this.log.error('the KubeVirt object is not valid; the configuration before stays in force', error);

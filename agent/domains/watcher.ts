@@ -1,14 +1,13 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Domain } from '../api/domain.js';
 import { type VmiRef, vmiKey } from '../api/vmi.js';
 import { HelperError } from '../helper/errors.js';
 import type { HelperClient } from '../helper/helper-client.js';
 import type { LauncherPods } from '../helper/launcher-pods.js';
+import { sleep, type Timers } from '../kube/timers.js';
 import type { LauncherClients } from '../launcher/clients.js';
 import { podUidOfSocket } from '../launcher/sockets.js';
 import type { Logger } from '../log/log.js';
 import type { DomainEventType, NotifyServer, NotifySink } from '../notify/server.js';
-import type { Clock } from '../reconcile/ports.js';
 import { forEachLimited } from './concurrency.js';
 import { type GhostRecord, type GhostRecordStore, recordRef } from './ghost-records.js';
 import { deadDomain, missingDomain, unknownDomain } from './minimal-domain.js';
@@ -21,17 +20,15 @@ const concurrency = 16;
 const answerTimeoutMs = 5_000;
 /** Delays of the looks at an Unknown launcher, the last one for ever. Milliseconds. */
 const unknownRetryMs = [1_000, 2_000, 4_000, 8_000, 10_000] as const;
-/** Resolution of the look for Unknown launchers that are due. */
-const unknownTickMs = 500;
 
 export interface DomainWatcherOptions {
   readonly helper: Pick<HelperClient, 'markUnresponsive'>;
-  readonly pods: LauncherPods;
+  readonly pods: Pick<LauncherPods, 'get' | 'whenSynced'>;
   readonly clients: Pick<LauncherClients, 'domainOf' | 'livenessOf'>;
   readonly notify: Pick<NotifyServer, 'ensure'>;
   readonly records: GhostRecordStore;
   readonly store: DomainStore;
-  readonly clock: Clock;
+  readonly timers: Timers;
   readonly log: Logger;
   readonly resyncSeconds: number;
   readonly watchdogSeconds: number;
@@ -54,6 +51,8 @@ interface UnknownLauncher {
 export class DomainWatcher implements NotifySink {
   private readonly deadSince = new Map<string, DeadSince>();
   private readonly unknown = new Map<string, UnknownLauncher>();
+  private cancelLookAtUnknown = () => {};
+  private running = false;
   private stopped = false;
 
   constructor(private readonly options: DomainWatcherOptions) {}
@@ -73,16 +72,15 @@ export class DomainWatcher implements NotifySink {
   async run(signal: AbortSignal): Promise<void> {
     signal.addEventListener('abort', () => {
       this.stopped = true;
+      this.cancelLookAtUnknown();
     });
+    this.running = true;
+    this.lookAtUnknownInTime();
     await Promise.all([
       this.every(this.options.resyncSeconds * 1_000, signal, () => this.resync()),
       this.every(staleCheckSeconds(this.options.watchdogSeconds) * 1_000, signal, async () => {
         await this.checkStale();
         await this.listenEverywhere();
-      }),
-      this.every(unknownTickMs, signal, async () => {
-        // Not waited for: a launcher that hangs must not hold up the next one that is due.
-        void this.askUnknown();
       }),
     ]);
   }
@@ -115,8 +113,21 @@ export class DomainWatcher implements NotifySink {
   async askUnknown(): Promise<void> {
     const all = [...this.unknown.values()];
     const free = concurrency - all.filter(({ asking }) => asking).length;
-    const due = all.filter(({ asking, dueAt }) => !asking && dueAt <= this.options.clock.now());
-    await Promise.all(due.slice(0, Math.max(free, 0)).map((launcher) => this.askUnknownLauncher(launcher)));
+    const due = all.filter(({ asking, dueAt }) => !asking && dueAt <= this.options.timers.now());
+    const asked = due.slice(0, Math.max(free, 0)).map((launcher) => this.askUnknownLauncher(launcher));
+    this.lookAtUnknownInTime();
+    await Promise.all(asked);
+  }
+
+  /** Wakes up for the Unknown launcher that is due next, unless all that may be asked at a time are being asked. */
+  private lookAtUnknownInTime(): void {
+    if (!this.running || this.stopped) return;
+    this.cancelLookAtUnknown();
+    const all = [...this.unknown.values()];
+    const waiting = all.filter(({ asking }) => !asking);
+    if (waiting.length === 0 || all.length - waiting.length >= concurrency) return;
+    const next = Math.min(...waiting.map(({ dueAt }) => dueAt)) - this.options.timers.now();
+    this.cancelLookAtUnknown = this.options.timers.after(Math.max(next, 0), () => void this.askUnknown());
   }
 
   private async askUnknownLauncher(launcher: UnknownLauncher): Promise<void> {
@@ -126,12 +137,18 @@ export class DomainWatcher implements NotifySink {
     launcher.asking = true;
     const answer = await this.ask(record);
     launcher.asking = false;
-    if (this.unknown.get(key) !== launcher) return;
+    if (this.unknown.get(key) === launcher) this.settleUnknown(launcher, answer, version);
+    this.lookAtUnknownInTime();
+  }
+
+  private settleUnknown(launcher: UnknownLauncher, answer: Answer, version: number): void {
+    const { record } = launcher;
+    const key = vmiKey(record);
     if (this.options.records.get(key)?.uid !== record.uid) {
       this.unknown.delete(key);
     } else if ('error' in answer) {
       launcher.attempts++;
-      launcher.dueAt = this.options.clock.now() + retryDelay(launcher.attempts);
+      launcher.dueAt = this.options.timers.now() + retryDelay(launcher.attempts);
     } else {
       this.unknown.delete(key);
       if (answer.domain !== undefined) this.accept(record, version, answer.domain);
@@ -150,9 +167,7 @@ export class DomainWatcher implements NotifySink {
     const all = forEachLimited(records, concurrency, async (record) =>
       settle(record, await this.listRecord(record)),
     );
-    const deadline = new AbortController();
-    await Promise.race([all, sleep(answerTimeoutMs, undefined, { signal: deadline.signal })]);
-    deadline.abort();
+    await this.within(answerTimeoutMs, all, () => undefined);
     // Whoever has not been heard by now is asked again soon, and nobody waits for it.
     for (const record of [...open.keys()]) settle(record, this.notAnswering(record));
   }
@@ -161,42 +176,49 @@ export class DomainWatcher implements NotifySink {
     const podUid = podUidOfSocket(record.socketFile);
     const state = podUid === undefined ? undefined : this.options.pods.get(podUid);
     if (state === undefined || state.launcherSocket === 'absent') {
-      return missingDomain(recordRef(record), this.options.clock.now());
+      return missingDomain(recordRef(record), this.options.timers.now());
     }
     const answer = await this.ask(record);
     return 'error' in answer ? this.notAnswering(record) : answer.domain;
   }
 
   private notAnswering(record: GhostRecord): Domain {
-    const dueAt = this.options.clock.now() + retryDelay(0);
+    const dueAt = this.options.timers.now() + retryDelay(0);
     this.unknown.set(vmiKey(record), { record, attempts: 0, dueAt, asking: false });
+    this.lookAtUnknownInTime();
     return unknownDomain(recordRef(record));
   }
 
   /** Within the time that a launcher is given, whatever it does. */
   private async ask(record: GhostRecord): Promise<Answer> {
-    let timer: NodeJS.Timeout | undefined;
-    const tooLate = new Promise<Answer>((resolve) => {
-      timer = setTimeout(() => resolve({ error: new Error('no answer in time') }), answerTimeoutMs);
-    });
     const answer = this.options.clients.domainOf(record).then(
       (domain): Answer => ({ domain }),
       (error: unknown): Answer => ({ error }),
     );
+    const first = await this.within(answerTimeoutMs, answer, () => ({
+      error: new Error('no answer in time'),
+    }));
+    if ('error' in first) this.log(record).debug(`launcher does not tell its domain: ${String(first.error)}`);
+    return first;
+  }
+
+  /** What `promise` gives, or `late()` once the time is over. */
+  private async within<T>(ms: number, promise: Promise<T>, late: () => T): Promise<T> {
+    let cancel = () => {};
+    const tooLate = new Promise<T>((resolve) => {
+      cancel = this.options.timers.after(ms, () => resolve(late()));
+    });
     try {
-      const first = await Promise.race([answer, tooLate]);
-      if ('error' in first)
-        this.log(record).debug(`launcher does not tell its domain: ${String(first.error)}`);
-      return first;
+      return await Promise.race([promise, tooLate]);
     } finally {
-      clearTimeout(timer);
+      cancel();
     }
   }
 
   private async checkStaleRecord(record: GhostRecord): Promise<void> {
-    const { clients, clock, watchdogSeconds, store } = this.options;
+    const { clients, timers, watchdogSeconds, store } = this.options;
     const liveness = await clients.livenessOf(record);
-    const now = Math.floor(clock.now() / 1_000);
+    const now = Math.floor(timers.now() / 1_000);
     const { deadSince, gone } = judgeStaleness(
       this.deadSince.get(record.uid),
       liveness,
@@ -211,7 +233,7 @@ export class DomainWatcher implements NotifySink {
     if (this.options.records.get(vmiKey(record))?.uid !== record.uid) return;
     this.unknown.delete(vmiKey(record));
     this.log(record).info(`launcher is dead since ${now - (deadSince ?? now)} s, its domain counts as gone`);
-    store.upsert(deadDomain(recordRef(record), clock.now()));
+    store.upsert(deadDomain(recordRef(record), timers.now()));
   }
 
   /** False: the launcher must not be declared dead now. */
@@ -265,12 +287,12 @@ export class DomainWatcher implements NotifySink {
   }
 
   private log(record: GhostRecord): Logger {
-    return this.options.log.object({ kind: 'VirtualMachineInstance', ...recordRef(record) });
+    return this.options.log.object(recordRef(record));
   }
 
   private async every(ms: number, signal: AbortSignal, look: () => Promise<void>): Promise<void> {
     while (!signal.aborted) {
-      await sleep(ms, undefined, { signal }).catch(() => undefined);
+      await sleep(this.options.timers, ms, signal).catch(() => undefined); // Aborted: the loop ends.
       if (signal.aborted) return;
       try {
         await look();

@@ -1,8 +1,7 @@
 import { EventEmitter } from 'node:events';
-import { connect, type ListenOptions, type Socket } from 'node:net';
+import type { ListenOptions, Socket } from 'node:net';
 import { type DescMethod, getOption, type MessageInitShape } from '@bufbuild/protobuf';
 import { type CallOptions, type Client, Code, createClient, type Transport } from '@connectrpc/connect';
-import { createConnectTransport, Http2SessionManager } from '@connectrpc/connect-node';
 import { declaration } from '../../gen/virtprivsep/privhelper/v1/declaration_pb.js';
 import {
   type ClaimRequestSchema,
@@ -33,28 +32,6 @@ import { type PodState, toPodState } from './pod-state.js';
 
 /** Beyond the deadline that a method declares, within which the helper itself gives up and says so. */
 const deadlineMarginMs = 500;
-/** Answers of the helper are small; a larger one is not from the helper. */
-const maxMessageBytes = 4 * 1024 * 1024;
-
-/** Transport to the helper's socket. A lost connection is made anew by the next call. */
-export function createHelperTransport(socketPath: string): Transport {
-  // Nothing is resolved: the URL only fills the :authority header.
-  const baseUrl = 'http://localhost';
-  const sessionManager = new Http2SessionManager(
-    baseUrl,
-    {},
-    { createConnection: () => connect(socketPath) },
-  );
-  return createConnectTransport({
-    baseUrl,
-    httpVersion: '2',
-    sessionManager,
-    acceptCompression: [],
-    readMaxBytes: maxMessageBytes,
-    useBinaryFormat: true,
-  });
-}
-
 /**
  * Client of the privileged helper: one method for each of its calls. Every call has the deadline that its
  * protobuf declaration states and throws a HelperError; a helper that is down gives HelperUnavailable.

@@ -59,6 +59,14 @@ export class Fields {
     return value;
   }
 
+  /** Any number, as JavaScript holds it. */
+  number(key: string): number {
+    const value = this.get(key);
+    if (value === undefined) return 0;
+    if (typeof value !== 'number' && !isLosslessNumber(value)) throw this.wrong(key, value, 'number');
+    return Number(value.toString());
+  }
+
   optionalInteger(key: string): number | undefined {
     return this.get(key) === undefined ? undefined : this.integer(key);
   }
@@ -93,12 +101,18 @@ export class Fields {
     return this.items(key, limit).map((item, i) => read(Fields.of(item, `${this.path}.${key}[${i}]`)));
   }
 
+  /** The keys of a map, at most `limit`. */
+  keys(limit: number): string[] {
+    const keys = Object.keys(this.object ?? {});
+    if (keys.length > limit)
+      throw new JsonShapeError(`${this.path}: ${keys.length} entries, at most ${limit}`);
+    return keys;
+  }
+
   /** A map of structs, at most `limit`. */
   map<T>(key: string, limit: number, read: (fields: Fields) => T): Record<string, T> {
     const { object = {} } = this.struct(key);
-    const keys = Object.keys(object);
-    if (keys.length > limit)
-      throw new JsonShapeError(`${this.path}.${key}: ${keys.length} entries, at most ${limit}`);
+    const keys = this.struct(key).keys(limit);
     return Object.fromEntries(
       keys.map((name) => [name, read(Fields.of(object[name], `${this.path}.${key}.${name}`))]),
     );

@@ -15,13 +15,18 @@ export class ClientRateLimiter {
 
   constructor(
     private readonly timers: Timers,
-    limit: RateLimit = defaultRateLimit,
+    private limit: RateLimit = defaultRateLimit,
   ) {
     this.bucket = makeBucket(timers, limit);
   }
 
-  /** Replaces the bucket by a full one. A value that is not positive stands for its default. */
+  /**
+   * Replaces the bucket by a full one, if the limit is another one than before. A value that is not positive
+   * stands for its default.
+   */
   set(limit: RateLimit): void {
+    if (limit.qps === this.limit.qps && limit.burst === this.limit.burst) return;
+    this.limit = limit;
     this.bucket = makeBucket(this.timers, limit);
   }
 

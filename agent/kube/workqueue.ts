@@ -6,6 +6,19 @@ interface Delayed {
   readonly cancel: () => void;
 }
 
+/** Told what happens in a queue. */
+export interface QueueObserver {
+  /** A key was added that neither waited nor was to be processed again. */
+  added(key: string): void;
+  /** A worker got the key. */
+  started(key: string): void;
+  done(key: string): void;
+  /** A key was added for later. */
+  retried(): void;
+}
+
+const noObserver: QueueObserver = { added() {}, started() {}, done() {}, retried() {} };
+
 /**
  * Queue of keys with the semantics of client-go's rate limiting work queue: a key waits at most once, a
  * key added while it is processed is queued once more after `done`, and no key is handed to two workers
@@ -23,7 +36,10 @@ export class WorkQueue {
   private shuttingDown = false;
   private readonly drained: (() => void)[] = [];
 
-  constructor(private readonly timers: Timers) {
+  constructor(
+    private readonly timers: Timers,
+    private readonly observer: QueueObserver = noObserver,
+  ) {
     this.limiter = new ItemRateLimiter(timers);
   }
 
@@ -34,6 +50,8 @@ export class WorkQueue {
 
   add(key: string): void {
     if (this.shuttingDown) return;
+    if (this.waiting.has(key) || this.again.has(key)) return;
+    this.observer.added(key);
     if (this.processing.has(key)) this.again.add(key);
     else this.enqueue(key);
   }
@@ -44,6 +62,7 @@ export class WorkQueue {
    */
   addAfter(key: string, ms: number): void {
     if (this.shuttingDown) return;
+    this.observer.retried();
     if (ms <= 0) {
       this.add(key);
       return;
@@ -78,7 +97,7 @@ export class WorkQueue {
     const [key] = this.waiting;
     if (key !== undefined) {
       this.waiting.delete(key);
-      this.processing.add(key);
+      this.start(key);
       return Promise.resolve(key);
     }
     if (this.shuttingDown) return Promise.resolve(undefined);
@@ -87,6 +106,7 @@ export class WorkQueue {
 
   done(key: string): void {
     this.processing.delete(key);
+    this.observer.done(key);
     if (this.again.delete(key)) this.enqueue(key);
     if (this.shuttingDown) this.checkDrained();
   }
@@ -111,8 +131,13 @@ export class WorkQueue {
       this.waiting.add(key);
       return;
     }
-    this.processing.add(key);
+    this.start(key);
     getter(key);
+  }
+
+  private start(key: string): void {
+    this.processing.add(key);
+    this.observer.started(key);
   }
 
   private checkDrained(): void {

@@ -20,6 +20,7 @@ import {
   type LauncherClients as LauncherClientsPort,
   type LauncherPods as LauncherPodsPort,
   type LauncherProbe,
+  type LocalState,
 } from '../reconcile/ports.js';
 import { ConnectBackoff } from './backoff.js';
 import { CmdClient } from './cmd-client.js';
@@ -57,8 +58,8 @@ interface Entry {
 
 export interface LauncherClientsOptions {
   readonly helper: Pick<HelperClient, 'identify' | 'release'>;
-  readonly pods: LauncherPods;
-  readonly connections: LauncherConnections;
+  readonly pods: Pick<LauncherPods, 'get' | 'synced' | 'whenSynced'>;
+  readonly connections: Pick<LauncherConnections, 'acquire' | 'close' | 'liveness'>;
   readonly notify: Pick<NotifyServer, 'ensure' | 'close'>;
   readonly records: GhostRecordStore;
   /** Pods of other nodes are skipped; empty: pods of any node count. */
@@ -68,7 +69,7 @@ export interface LauncherClientsOptions {
 }
 
 /** The launcher clients of this node, one entry for each VMI UID (KubeVirt pkg/virt-handler/launcher-clients). */
-export class LauncherClients implements LauncherClientsPort, LauncherPodsPort, PodFinder {
+export class LauncherClients implements LauncherClientsPort, LauncherPodsPort, LocalState, PodFinder {
   private readonly entries = new Map<string, Entry>();
 
   constructor(private readonly options: LauncherClientsOptions) {}
@@ -77,6 +78,8 @@ export class LauncherClients implements LauncherClientsPort, LauncherPodsPort, P
     await this.whenPodsKnown();
     const { pods, clock } = this.options;
     const { uid } = refOf(vmi);
+    // Nothing is kept for a VMI whose UID nobody knows: it would never be forgotten.
+    if (uid === '') return { unresponsive: true, initialized: true };
     const entry = this.entries.get(uid) ?? this.createEntry(uid);
     if (entry.readyPodUid === undefined) {
       const search = this.search(vmi);
@@ -93,7 +96,9 @@ export class LauncherClients implements LauncherClientsPort, LauncherPodsPort, P
   }
 
   async get(vmi: Vmi | VmiRef): Promise<LauncherClient> {
-    const { uid } = refOf(vmi);
+    const ref = refOf(vmi);
+    const { uid } = ref;
+    if (uid === '') throw socketError({ kind: 'none' }, ref);
     const entry = this.entries.get(uid) ?? this.createEntry(uid);
     if (entry.connected !== undefined) {
       if (entry.connected.lease.connection.alive) return entry.connected.client;
@@ -137,12 +142,22 @@ export class LauncherClients implements LauncherClientsPort, LauncherPodsPort, P
     this.options.records.delete(key);
   }
 
+  /** The ghost record stays until everything else of the VMI is gone, so it stands for mounts and links too. */
+  async holds(vmi: VmiRef): Promise<boolean> {
+    return this.entries.has(vmi.uid) || this.options.records.lastKnownUid(vmiKey(vmi)) === vmi.uid;
+  }
+
   notInitializedSince(uid: string): number | undefined {
     return this.entries.get(uid)?.notInitializedSince;
   }
 
-  /** The launcher's process found, checked and held by the helper. */
+  /**
+   * The launcher's process found, checked and held by the helper. A connection is made to that process
+   * only and ends with it, so while there is one nothing has to be asked.
+   */
   async identify(vmi: Vmi): Promise<void> {
+    const connected = this.entries.get(vmi.metadata.uid)?.connected;
+    if (connected?.lease.connection.alive) return;
     await this.options.helper.identify(await this.find(vmi));
   }
 
@@ -196,9 +211,7 @@ export class LauncherClients implements LauncherClientsPort, LauncherPodsPort, P
       if (reason instanceof GhostRecordConflict) throw reason;
       const error = reason instanceof Error ? reason : new Error(String(reason));
       entry.backoff.failed(clock.now(), circumstances, error);
-      log
-        .object({ kind: 'VirtualMachineInstance', ...ref })
-        .debug(`launcher not connected: ${explain(error)}`);
+      log.object(ref).debug(`launcher not connected: ${explain(error)}`);
       throw error;
     }
   }
@@ -208,12 +221,15 @@ export class LauncherClients implements LauncherClientsPort, LauncherPodsPort, P
     const podUid = await this.choosePod(vmi, ref);
     await this.remember({ ...ref, socketFile: launcherSocketPath(podUid) });
     // From here on the record stays whatever happens: the VM may be running.
-    const lease = await connections.acquire({ podUid, vmiUid: ref.uid });
-    try {
-      await notify.ensure({ podUid, vmi: ref });
-    } catch (error) {
+    const [leased, listening] = await Promise.allSettled([
+      connections.acquire({ podUid, vmiUid: ref.uid }),
+      notify.ensure({ podUid, vmi: ref }),
+    ]);
+    if (leased.status === 'rejected') throw leased.reason;
+    const lease = leased.value;
+    if (listening.status === 'rejected') {
       lease.release();
-      throw error;
+      throw listening.reason;
     }
     return { client: new CmdClient(lease.connection.transport, ref), lease, podUid };
   }

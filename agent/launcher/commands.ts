@@ -9,8 +9,7 @@ import {
 import type { Domain } from '../api/domain.js';
 import { parseDomain } from '../domains/domain-json.js';
 import { type JsonValue, parseJson } from '../json/lossless.js';
-import type { GuestAgentInfo } from '../reconcile/ports.js';
-import { parseGuestAgentInfo } from './guest-info.js';
+import { type GuestInfo, parseGuestFilesystems, parseGuestInfo, parseGuestUsers } from './guest-info.js';
 
 const short = 5_000;
 const long = 20_000;
@@ -90,13 +89,13 @@ export const commands = {
     rpc.getGuestInfo,
     'GetGuestInfo',
     short,
-    ({ guestInfoResponse }): GuestAgentInfo => parseGuestAgentInfo(guestInfoResponse),
+    ({ guestInfoResponse }): GuestInfo => parseGuestInfo(guestInfoResponse),
   ),
   getUsers: command(rpc.getUsers, 'GetUsers', short, ({ guestUserListResponse }) =>
-    items(guestUserListResponse),
+    parseGuestUsers(guestUserListResponse),
   ),
   getFilesystems: command(rpc.getFilesystems, 'GetFilesystems', short, ({ guestFilesystemsResponse }) =>
-    items(guestFilesystemsResponse),
+    parseGuestFilesystems(guestFilesystemsResponse),
   ),
   getQemuVersion: command(rpc.getQemuVersion, 'GetQemuVersion', short, ({ version }) => {
     if (version === '') throw new Error('error getting the qemu version');
@@ -122,13 +121,4 @@ function json(text: string): JsonValue {
 function jsonBytes(bytes: Uint8Array): JsonValue {
   if (bytes.length === 0) throw new Error('unexpected end of JSON input');
   return json(Buffer.from(bytes).toString('utf8'));
-}
-
-/** A list of the guest agent; empty when the launcher has none. */
-function items(text: string): JsonValue[] {
-  if (text === '') return [];
-  const value = json(text);
-  if (value === null) return [];
-  if (!Array.isArray(value)) throw new Error('guest agent data is not an array');
-  return value;
 }

@@ -91,12 +91,16 @@ export class LauncherConnection {
    * connection, so that its backlog does not fill up.
    */
   async negotiate(): Promise<void> {
-    await withDeadline(this.settings, dialTimeoutMs, this.dialFailure.bind(this));
+    // Asked at once: HTTP/2 lets a client speak before it has seen the settings.
     this.negotiation ??= this.askVersion().catch((error: unknown) => {
       this.negotiation = undefined;
       throw error;
     });
-    await this.negotiation;
+    const { negotiation } = this;
+    // Without settings nobody waits for the version.
+    negotiation.catch(() => undefined);
+    await withDeadline(this.settings, dialTimeoutMs, this.dialFailure.bind(this));
+    await negotiation;
     this.agreed = true;
   }
 

@@ -6,7 +6,7 @@ import { LauncherConnection } from './connection.js';
 
 /** The right to use a pod's connection. The last one to release it closes the connection. */
 export interface Lease {
-  readonly connection: LauncherConnection;
+  readonly connection: Pick<LauncherConnection, 'transport' | 'alive'>;
   release(): void;
 }
 
@@ -30,7 +30,7 @@ export class LauncherConnections {
   private readonly dialing = new Map<string, Promise<Held>>();
 
   constructor(
-    private readonly helper: Pick<HelperClient, 'identify' | 'connectLauncher'>,
+    private readonly helper: Pick<HelperClient, 'connectLauncher'>,
     private readonly pods: LauncherPods,
   ) {
     // A launcher that is gone needs no connection; calls under way fail at once.
@@ -107,7 +107,6 @@ export class LauncherConnections {
   }
 
   private async connect(pod: PodRef): Promise<Held> {
-    await this.helper.identify(pod);
     const socket = await this.helper.connectLauncher(pod);
     const held = { connection: new LauncherConnection(socket), leases: 0 };
     this.held.set(pod.podUid, held);

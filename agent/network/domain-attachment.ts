@@ -1,4 +1,4 @@
-/** Maps for the launcher's options, by interface name (KubeVirt pkg/network/domainspec). */
+/** A map for the launcher's options, by interface name (KubeVirt pkg/network/domainspec). */
 import { type BindingPlugins, bindingOf, pluginOf } from './bindings.js';
 import type { VmiInterface } from './vmi-network.js';
 
@@ -17,17 +17,4 @@ export function domainAttachments(
     if (type) attachments[iface.name] = type === 'managedTap' ? 'tap' : type;
   }
   return attachments;
-}
-
-/** Migration method of each interface whose plugin names one. */
-export function interfaceMigrations(
-  interfaces: readonly VmiInterface[],
-  plugins: BindingPlugins,
-): Record<string, { method: string }> {
-  const migrations: Record<string, { method: string }> = {};
-  for (const iface of interfaces) {
-    const method = pluginOf(iface, plugins)?.migration?.method;
-    if (method) migrations[iface.name] = { method };
-  }
-  return migrations;
 }

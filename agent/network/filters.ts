@@ -31,11 +31,6 @@ export function networksForLiveUpdate(
   return [...namesWithNetwork(plugged, networks), ...namesWithNetwork(unplugged, networks)];
 }
 
-/** A migration target: all of them. */
-export function networksForMigrationTarget(networks: readonly VmiNetwork[]): string[] {
-  return networks.map((network) => network.name);
-}
-
 function namesWithNetwork(interfaces: readonly VmiInterface[], networks: readonly VmiNetwork[]): string[] {
   const known = new Set(networks.map((network) => network.name));
   return interfaces.map((iface) => iface.name).filter((name) => known.has(name));

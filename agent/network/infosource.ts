@@ -9,10 +9,3 @@ export function addInfoSource(current: string | undefined, name: string): string
   if (!current) return name;
   return containsInfoSource(current, name) ? current : `${current}${separator}${name}`;
 }
-
-export function removeInfoSource(current: string | undefined, name: string): string {
-  return (current ?? '')
-    .split(separator)
-    .filter((entry) => entry !== name)
-    .join(separator);
-}

@@ -5,7 +5,16 @@
  * this agent knows are ignored there.
  */
 import { randomBytes } from 'node:crypto';
-import { mkdir, open, rename, rm, writeFile } from 'node:fs/promises';
+import {
+  closeSync,
+  fstatSync,
+  mkdirSync,
+  openSync,
+  readSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { fromJson, type JsonValue as ProtoJson, toJson } from '@bufbuild/protobuf';
 import { type DhcpRecord, DhcpRecordSchema } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
@@ -36,6 +45,7 @@ export interface NetworkRecord {
 const maxFileBytes = 256 * 1024;
 const maxPodIps = 16;
 
+/** Small files, so they are read and written at once: a start waits for each of them. */
 export class NetworkStateStore {
   readonly #directory: string;
   readonly #log: Logger;
@@ -54,7 +64,7 @@ export class NetworkStateStore {
     const known = this.#memory.get(vmiUid)?.get(network);
     if (known !== undefined) return known;
     try {
-      const record = parseRecord(await readBounded(this.#path(vmiUid, network)));
+      const record = parseRecord(readBounded(this.#path(vmiUid, network)));
       this.#remember(vmiUid, network, record);
       return record;
     } catch (error) {
@@ -69,27 +79,27 @@ export class NetworkStateStore {
   async write(vmiUid: string, network: string, record: NetworkRecord): Promise<void> {
     const path = this.#path(vmiUid, network);
     const directory = join(path, '..');
-    await mkdir(directory, { recursive: true, mode: 0o750 });
+    mkdirSync(directory, { recursive: true, mode: 0o750 });
     // Network names never begin with a dot, so the temporary name cannot be one.
     const temporary = join(directory, `.${network}.${randomBytes(6).toString('hex')}`);
     try {
-      await writeFile(temporary, formatRecord(record), { flag: 'wx', mode: 0o604 });
-      await rename(temporary, path);
+      writeFileSync(temporary, formatRecord(record), { flag: 'wx', mode: 0o604 });
+      renameSync(temporary, path);
     } catch (error) {
-      await rm(temporary, { force: true });
+      rmSync(temporary, { force: true });
       throw error;
     }
     this.#remember(vmiUid, network, record);
   }
 
   async remove(vmiUid: string, network: string): Promise<void> {
-    await rm(this.#path(vmiUid, network), { force: true });
+    rmSync(this.#path(vmiUid, network), { force: true });
     this.forget(vmiUid, network);
   }
 
   async removeVmi(vmiUid: string): Promise<void> {
     this.#memory.delete(vmiUid);
-    await rm(this.#vmiDirectory(vmiUid), { recursive: true, force: true });
+    rmSync(this.#vmiDirectory(vmiUid), { recursive: true, force: true });
   }
 
   /** Drops the memory of one network, not its file. */
@@ -121,15 +131,15 @@ export class NetworkStateStore {
   }
 }
 
-async function readBounded(path: string): Promise<string> {
-  const file = await open(path, 'r');
+function readBounded(path: string): string {
+  const fd = openSync(path, 'r');
   try {
-    const buffer = Buffer.alloc(maxFileBytes + 1);
-    const { bytesRead } = await file.read(buffer, 0, buffer.length, 0);
-    if (bytesRead > maxFileBytes) throw new Error(`larger than ${maxFileBytes} bytes`);
-    return buffer.toString('utf8', 0, bytesRead);
+    const { size } = fstatSync(fd);
+    if (size > maxFileBytes) throw new Error(`larger than ${maxFileBytes} bytes`);
+    const buffer = Buffer.alloc(size);
+    return buffer.toString('utf8', 0, readSync(fd, buffer));
   } finally {
-    await file.close();
+    closeSync(fd);
   }
 }
 

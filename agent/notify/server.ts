@@ -29,6 +29,8 @@ const streamIdleTimeoutMs = 10_000;
 /** A request costs one unit and one more for each 64 KiB: 4 MiB/s or 64 events/s after a burst of four times that. */
 const rate = { unitBytes: 64 * 1024, perSecond: 64, burst: 256 };
 const refusalLogIntervalMs = 10_000;
+/** A launcher tries to deliver an event for 20 s. */
+const lingerMs = 30_000;
 
 /** Whose launcher a listener belongs to. */
 export interface NotifyIdentity {
@@ -49,7 +51,7 @@ export interface NotifyMetrics {
 }
 
 export interface NotifyServerOptions {
-  readonly helper: Pick<HelperClient, 'identify' | 'listenNotify' | 'closeNotify'>;
+  readonly helper: Pick<HelperClient, 'listenNotify' | 'closeNotify'>;
   readonly sink: NotifySink;
   readonly recorder: EventRecorder;
   readonly vmis: VmiStore;
@@ -61,8 +63,14 @@ export interface NotifyServerOptions {
 interface Listener {
   readonly identity: NotifyIdentity;
   readonly server: http2.Http2Server;
-  /** Connections of the pod; they outlive a listener that is made again. */
+  /** Connections of the pod; they outlive the listener. */
   readonly sessions: Set<http2.Http2Session>;
+}
+
+/** Connections of a pod whose listener is closed. */
+interface Lingering {
+  readonly sessions: Set<http2.Http2Session>;
+  readonly timer: NodeJS.Timeout;
 }
 
 /**
@@ -73,6 +81,7 @@ interface Listener {
 export class NotifyServer {
   private readonly listeners = new Map<string, Listener>();
   private readonly starting = new Map<string, Promise<void>>();
+  private readonly lingering = new Map<string, Lingering>();
   private stopped = false;
 
   constructor(private readonly options: NotifyServerOptions) {}
@@ -90,13 +99,17 @@ export class NotifyServer {
     await starting;
   }
 
-  /** Ends the pod's listener and its connections and lets the helper remove the socket. */
+  /**
+   * Ends the pod's listener and lets the helper remove the socket. Connections that exist may still deliver:
+   * a launcher does not end before it has told that its domain is gone.
+   */
   async close(podUid: string): Promise<void> {
     await this.starting.get(podUid)?.catch(() => undefined);
     const listener = this.listeners.get(podUid);
     if (listener === undefined) return;
     this.listeners.delete(podUid);
-    endListener(listener);
+    listener.server.close();
+    this.linger(podUid, listener.sessions);
     try {
       await this.options.helper.closeNotify({ podUid, vmiUid: listener.identity.vmi.uid });
     } catch (error) {
@@ -130,6 +143,21 @@ export class NotifyServer {
     this.stopped = true;
     for (const listener of this.listeners.values()) endListener(listener);
     this.listeners.clear();
+    for (const podUid of [...this.lingering.keys()]) endSessions(this.takeLingering(podUid));
+  }
+
+  private linger(podUid: string, sessions: Set<http2.Http2Session>): void {
+    const timer = setTimeout(() => endSessions(this.takeLingering(podUid)), lingerMs);
+    timer.unref();
+    this.lingering.set(podUid, { sessions, timer });
+  }
+
+  /** Connections that a former listener of the pod left; the caller looks after them from now on. */
+  private takeLingering(podUid: string): Set<http2.Http2Session> {
+    const lingering = this.lingering.get(podUid);
+    this.lingering.delete(podUid);
+    clearTimeout(lingering?.timer);
+    return lingering?.sessions ?? new Set();
   }
 
   private start(identity: NotifyIdentity, predecessor?: Listener): Promise<void> {
@@ -140,10 +168,14 @@ export class NotifyServer {
 
   private async listen(identity: NotifyIdentity, predecessor: Listener | undefined): Promise<void> {
     const pod = { podUid: identity.podUid, vmiUid: identity.vmi.uid };
-    await this.options.helper.identify(pod);
     const socket = await this.options.helper.listenNotify(pod);
-    const listener = this.serve(identity, predecessor?.sessions ?? new Set());
-    await listenOn(listener.server, socket);
+    const listener = this.serve(identity, predecessor?.sessions ?? this.takeLingering(identity.podUid));
+    try {
+      await listenOn(listener.server, socket);
+    } catch (error) {
+      if (predecessor === undefined) this.linger(identity.podUid, listener.sessions);
+      throw error;
+    }
     if (this.stopped) {
       endListener(listener);
       return;
@@ -172,6 +204,7 @@ export class NotifyServer {
     const server = http2.createServer({ settings: { maxConcurrentStreams, enablePush: false } }, adapter);
     server.maxConnections = maxConnections;
     server.on('session', (session) => {
+      if (sessions.size >= maxConnections) return session.destroy();
       sessions.add(session);
       session.on('close', () => sessions.delete(session));
       // A broken connection ends; the launcher makes another one.
@@ -265,7 +298,7 @@ export class NotifyServer {
   }
 
   private log({ vmi }: NotifyIdentity): Logger {
-    return this.options.log.object({ kind: 'VirtualMachineInstance', ...vmi });
+    return this.options.log.object(vmi);
   }
 }
 
@@ -293,7 +326,11 @@ class RefusalLog {
 
 function endListener(listener: Listener): void {
   listener.server.close();
-  for (const session of listener.sessions) session.destroy();
+  endSessions(listener.sessions);
+}
+
+function endSessions(sessions: ReadonlySet<http2.Http2Session>): void {
+  for (const session of sessions) session.destroy();
 }
 
 function listenOn(server: http2.Http2Server, socket: ListenOptions): Promise<void> {

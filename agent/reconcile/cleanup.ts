@@ -1,6 +1,7 @@
 /** Removing everything that this node keeps for a VMI (KubeVirt pkg/virt-handler/vm.go processVmCleanup). */
 import type { Vmi, VmiRef } from '../api/vmi.js';
 import type { ControllerDeps } from './deps.js';
+import type { EndedGuests } from './ended-guests.js';
 import type { IoErrorBackoff } from './io-errors.js';
 import type { PanicCounter } from './panics.js';
 import type { SriovHotplug } from './update/sriov-hotplug.js';
@@ -24,6 +25,7 @@ export interface VmMemory {
   readonly panics: PanicCounter;
   readonly sriov: SriovHotplug;
   readonly ioErrors: IoErrorBackoff;
+  readonly ended: EndedGuests;
 }
 
 /**

@@ -5,6 +5,7 @@ import { cleanUp, type VmMemory } from './cleanup.js';
 import { type Branch, decide } from './decide.js';
 import { deleteVm, removeMovedVm } from './delete.js';
 import type { ControllerDeps } from './deps.js';
+import { EndedGuests } from './ended-guests.js';
 import { asError, IrrecoverableError } from './errors.js';
 import { domainUid, gate, mayDestroyMovedDomain } from './gates.js';
 import { IoErrorBackoff } from './io-errors.js';
@@ -42,8 +43,15 @@ export class VmiController {
         panics: new PanicCounter(),
         sriov: new SriovHotplug(deps.clock),
         ioErrors: new IoErrorBackoff(deps.clock),
+        ended: new EndedGuests(),
       },
     };
+  }
+
+  /** Entries kept for VMIs beside the caches; none is left when all VMIs are gone. */
+  get remembered(): number {
+    const { panics, sriov, ioErrors, ended } = this.#deps.memory;
+    return this.#lastUids.size + panics.size + sriov.size + ioErrors.size + ended.size;
   }
 
   /** `key`: namespace/name. Throws when the key is to be retried through the rate limiter. */
@@ -53,6 +61,7 @@ export class VmiController {
     try {
       await this.#act(pass);
       if (!hasVmi(pass)) this.#lastUids.delete(key);
+      if (!hasVmi(pass) || isFinal(pass.vmi)) this.#deps.memory.ended.forget(pass.ref.uid);
     } finally {
       if (this.#deps.localVmis.get(key) === undefined) this.#deps.metrics.forgetVmi(key);
     }
@@ -88,6 +97,7 @@ export class VmiController {
     if (verdict === 'owned-elsewhere') return this.#cleanUpMoved(pass);
     if (verdict !== 'sync') return undefined;
     if (!hasVmi(pass) || !isRunning(pass.vmi) || pass.domain !== undefined) return this.#sync(pass);
+    if (this.#deps.memory.ended.phase(pass.ref.uid) !== undefined) return this.#sync(pass);
 
     const learned = await this.#learnDomain(pass);
     if (learned === 'wait') return undefined;

@@ -55,6 +55,11 @@ export class IoErrorBackoff {
     }
   }
 
+  /** VMIs that something is remembered of. */
+  get size(): number {
+    return this.#retries.size;
+  }
+
   forget(uid: string): void {
     this.#retries.delete(uid);
   }

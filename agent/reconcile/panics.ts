@@ -23,6 +23,11 @@ export class PanicCounter {
     };
   }
 
+  /** VMIs that something is remembered of. */
+  get size(): number {
+    return this.#seen.size;
+  }
+
   forget(uid: string): void {
     this.#seen.delete(uid);
   }

@@ -1,6 +1,7 @@
 /** The one write at the end of a pass (KubeVirt pkg/virt-handler/vm.go updateVMIStatus). */
 import type { Phase, Vmi } from '../api/vmi.js';
 import type { ClusterConfig } from '../cluster/config.js';
+import type { VmMemory } from './cleanup.js';
 import { withPhaseTransition, withSynchronized } from './conditions.js';
 import type { ControllerDeps, NodeFacts } from './deps.js';
 import { failsVmi } from './errors.js';
@@ -11,12 +12,14 @@ import { semanticEqual } from './semantic-equal.js';
 import { applyStatusRules } from './status/apply.js';
 import type { StatusPorts, StatusSettings } from './status/pass.js';
 
+export type StatusDeps = ControllerDeps & { readonly memory: VmMemory };
+
 /**
  * Brings the status up to date and sends it if it differs. Throws what makes the write impossible; nothing
  * is sent then and the key is retried. A final VMI is never written again.
  */
 export async function writeStatus(
-  deps: ControllerDeps,
+  deps: StatusDeps,
   pass: VmiPass,
   branchError: Error | undefined,
 ): Promise<void> {
@@ -54,7 +57,16 @@ export async function writeStatus(
 }
 
 /** The phase that the VMI should have now; asks the launcher where the domain does not tell. */
-export async function currentPhase(deps: ControllerDeps, { key, vmi, domain }: VmiPass): Promise<Phase> {
+export async function currentPhase(deps: StatusDeps, { key, ref, vmi, domain }: VmiPass): Promise<Phase> {
+  const { ended } = deps.memory;
+  if (domain !== undefined) {
+    const { phase } = calculatePhase(vmi, domain, undefined);
+    if (phase === 'Succeeded' || phase === 'Failed') ended.note(ref.uid, phase);
+    else ended.forget(ref.uid);
+    return phase;
+  }
+  const known = ended.phase(ref.uid);
+  if (known !== undefined) return known;
   const probe = phaseNeedsProbe(vmi, domain) ? await deps.clients.isUnresponsive(vmi) : undefined;
   const { phase, requeueAfterMs } = calculatePhase(vmi, domain, probe);
   if (requeueAfterMs !== undefined) deps.queue.addAfter(key, requeueAfterMs);

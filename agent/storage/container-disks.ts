@@ -21,8 +21,6 @@ export interface DiskPodState {
 
 /** The helper's container-disk calls. All throw a HelperError. */
 export interface ContainerDiskHelper {
-  /** Undefined: no launcher pod on this host. */
-  statPod(podUid: string): Promise<DiskPodState | undefined>;
   statContainerDisk(pod: PodRef, volumeIndex: number): Promise<ContainerDiskState>;
   /** `imagePath` empty: the only file of /disk. False when it was mounted already. */
   mountContainerDisk(pod: PodRef, volumeIndex: number, imagePath: string): Promise<boolean>;
@@ -31,6 +29,11 @@ export interface ContainerDiskHelper {
 
 export interface ContainerDiskOptions {
   readonly helper: ContainerDiskHelper;
+  /**
+   * A pod as the helper last told it; undefined: no launcher pod on this host. What is read here is there
+   * before the launcher's socket is, and was looked at together with it.
+   */
+  readonly podState: (podUid: string) => DiskPodState | undefined;
   /** UIDs of the pods of a VMI that may be gone, from what the node remembers of it. */
   readonly podsOf: (vmi: VmiRef) => readonly string[];
   /** Feature gate ImageVolume. */
@@ -60,7 +63,7 @@ export class HelperContainerDisks implements ContainerDisks {
   }
 
   async ready(vmi: Vmi, notInitializedSince: number): Promise<boolean> {
-    const work = await this.#bindWork(vmi);
+    const work = this.#bindWork(vmi);
     if (work === undefined) return true;
     for (const volume of work.volumes) {
       if (await this.#listens(vmi, work.pods, volume)) continue;
@@ -73,7 +76,7 @@ export class HelperContainerDisks implements ContainerDisks {
   }
 
   async mountAndVerify(vmi: Vmi): Promise<void> {
-    const work = await this.#bindWork(vmi);
+    const work = this.#bindWork(vmi);
     if (work === undefined) return;
     if (kernelBoot(vmi)) {
       throw new Error('kernel boot from a container without image volumes is not supported by this version');
@@ -115,12 +118,12 @@ export class HelperContainerDisks implements ContainerDisks {
   }
 
   /** Undefined when the launcher gets its images without the node's help. */
-  async #bindWork(vmi: Vmi): Promise<{ volumes: ContainerDiskVolume[]; pods: DiskPod[] } | undefined> {
+  #bindWork(vmi: Vmi): { volumes: ContainerDiskVolume[]; pods: DiskPod[] } | undefined {
     const volumes = containerDiskVolumes(vmi);
     if (volumes.length === 0 && !kernelBoot(vmi)) return undefined;
     const pods: DiskPod[] = [];
     for (const podUid of Object.keys(vmi.status.activePods ?? {})) {
-      const state = await this.#options.helper.statPod(podUid);
+      const state = this.#options.podState(podUid);
       if (state?.directory) pods.push({ ref: { podUid, vmiUid: vmi.metadata.uid }, state });
     }
     // Pods of both kinds exist side by side during an upgrade, so this is asked of the pods each time.

@@ -1,5 +1,6 @@
 /** A timeline as a table for people and as a picture. Pure functions. */
-import type { Actor, VmiTimeline } from './timeline.js';
+import type { Actor } from '../reconcile/ports.js';
+import type { VmiTimeline } from './timeline.js';
 
 /** Rows of `time  +delta  who  step`, times in milliseconds since takeover. */
 export function timelineTable(timeline: VmiTimeline): string {

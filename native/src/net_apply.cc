@@ -83,8 +83,8 @@ Status attempt_repeatedly(const NetworkPlan& plan, const StepHook& hook, bool* c
 
 Result<bool> apply_plan(const NetworkPlan& plan, const StepHook& hook) {
   bool changed = false;
-  Status done = attempt_repeatedly(plan, hook, &changed, detach_all);
-  if (done) done = attempt_repeatedly(plan, hook, &changed, attach_all);
+  Status done = plan.detachments.empty() ? ok() : attempt_repeatedly(plan, hook, &changed, detach_all);
+  if (done && !plan.attachments.empty()) done = attempt_repeatedly(plan, hook, &changed, attach_all);
   if (!done) return done.error();
   return changed;
 }

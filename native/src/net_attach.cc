@@ -34,13 +34,15 @@ Result<MacAddress> random_mac() {
   return mac;
 }
 
-Status ensure_sysctl(Attempt& attempt, Sysctl key, const std::string& link, const std::string& value, bool created = false) {
+Status ensure_sysctl(Attempt& attempt, Sysctl key, const std::string& link, const std::string& value,
+                     bool created = false) {
   Result<std::string> now = read_sysctl(key, link);
   if (!now) return now.error();
   if (*now == value) return ok();
   Transaction::Change undo;
   if (!created) undo = [=, old = *now] { return write_sysctl(key, link, old); };
-  return attempt.changes.run("write " + sysctl_name(key, link), [&] { return write_sysctl(key, link, value); }, undo);
+  return attempt.changes.run(
+      "write " + sysctl_name(key, link), [&] { return write_sysctl(key, link, value); }, undo);
 }
 
 // Nodes may disable IPv6 for new links; an address is then refused with EACCES.
@@ -109,9 +111,8 @@ Result<LinkRecord> ensure_dummy(Attempt& attempt, const LinkNames& names, const 
   LinkRecord* found = pod_link.name == names.nic ? attempt.before.find(names.pod) : nullptr;
   if (found == nullptr) found = attempt.before.find(names.aside);
   if (found != nullptr && !is_dummy(*found)) return collision(*found, "dummy");
-  Result<LinkRecord> dummy = found != nullptr
-                                 ? Result<LinkRecord>(*found)
-                                 : attempt.links.create_dummy(names.aside, *pod_link.mac, pod_link.mtu);
+  Result<LinkRecord> dummy = found != nullptr ? Result<LinkRecord>(*found)
+                                              : attempt.links.create_dummy(names.aside, *pod_link.mac, pod_link.mtu);
   if (!dummy || dummy->mac != pod_link.mac) return dummy;
   for (const AddressRecord& address : pod_link.addresses) {
     auto same = [&](const AddressRecord& it) { return it.same(address); };
@@ -205,8 +206,8 @@ Status attach_masquerade(Attempt& attempt, const AttachmentPlan& plan, const Lin
       addresses.push_back(wanted(guest->gateway, guest->prefix_length));
       auto listed = std::find_if(pod_link->addresses.begin(), pod_link->addresses.end(),
                                  [&](const AddressRecord& it) { return it.address.family() == family; });
-      attempt.nat.push_back(nat_table(
-          *plan.masquerade, {names.pod, names.bridge, guest->gateway, guest->guest, listed->address}));
+      attempt.nat.push_back(
+          nat_table(*plan.masquerade, {names.pod, names.bridge, guest->gateway, guest->guest, listed->address}));
       routed[family == AF_INET6] = true;
       if (family == AF_INET6) done = enable_ipv6(attempt, *bridge);
     }
@@ -214,8 +215,7 @@ Status attach_masquerade(Attempt& attempt, const AttachmentPlan& plan, const Lin
     if (!done) return done;
   }
   done = attempt.links.ensure_up(*bridge);
-  if (done && routed[0])
-    done = ensure_sysctl(attempt, Sysctl::kIpv4RouteLocalnet, bridge->name, "1", bridge->created);
+  if (done && routed[0]) done = ensure_sysctl(attempt, Sysctl::kIpv4RouteLocalnet, bridge->name, "1", bridge->created);
   if (!done) return done;
 
   Result<LinkRecord> tap = ensure_tap(attempt, names.tap, plan.queues, pod_link->mtu);
@@ -231,7 +231,9 @@ Status detach(Attempt& attempt, const LinkNames& names) {
   for (const std::string* name : {&names.bridge, &names.tap, &names.pod, &names.aside}) {
     const LinkRecord* link = attempt.before.find(*name);
     if (link == nullptr) continue;
-    bool ours = name == &names.bridge ? link->kind == "bridge" : name == &names.tap ? link->kind == "tun" : is_dummy(*link);
+    bool ours = name == &names.bridge ? link->kind == "bridge"
+                : name == &names.tap  ? link->kind == "tun"
+                                      : is_dummy(*link);
     if (!ours) continue;
     // A dummy that is up and not beside a renamed link is the pod link itself: ours is never set up.
     if (name == &names.pod && !renamed && link->up()) continue;

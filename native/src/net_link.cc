@@ -42,7 +42,9 @@ IpAddress broadcast_of(const IpAddress& address, uint8_t prefix_length) {
   return broadcast;
 }
 
-bool is_kernel_made(const AddressRecord& address) { return address.address.size == 16 && is_link_local(address.address); }
+bool is_kernel_made(const AddressRecord& address) {
+  return address.address.size == 16 && is_link_local(address.address);
+}
 
 }  // namespace
 
@@ -67,7 +69,8 @@ Status Links::set_name(uint32_t index, const std::string& name, const std::strin
 }
 
 Status Links::set_mac(uint32_t index, const MacAddress& mac, const std::string& operation) {
-  return set(index, operation, [&](MessageBuilder& message) { message.attribute(IFLA_ADDRESS, mac.data(), mac.size()); });
+  return set(index, operation,
+             [&](MessageBuilder& message) { message.attribute(IFLA_ADDRESS, mac.data(), mac.size()); });
 }
 
 Status Links::set_u32(uint32_t index, uint16_t attribute, uint32_t value, const std::string& operation) {
@@ -161,8 +164,8 @@ Status Links::ensure_mac(LinkRecord& link, const MacAddress& mac) {
   Transaction::Change undo;
   if (link.mac)
     undo = [this, index = link.index, old = *link.mac, operation] { return set_mac(index, old, "undo " + operation); };
-  Status done =
-      changes_.run(operation, [&] { return set_mac(link.index, mac, operation); }, unless_created(link, undo));
+  Status done = changes_.run(
+      operation, [&] { return set_mac(link.index, mac, operation); }, unless_created(link, undo));
   if (done) link.mac = mac;
   return done;
 }
@@ -170,10 +173,11 @@ Status Links::ensure_mac(LinkRecord& link, const MacAddress& mac) {
 Status Links::ensure_mtu(LinkRecord& link, uint32_t mtu) {
   if (link.mtu == mtu) return ok();
   std::string operation = "set MTU of " + link.name;
-  Status done = changes_.run(operation, [&] { return set_u32(link.index, IFLA_MTU, mtu, operation); },
-                             unless_created(link, [this, index = link.index, old = link.mtu, operation] {
-                               return set_u32(index, IFLA_MTU, old, "undo " + operation);
-                             }));
+  Status done = changes_.run(
+      operation, [&] { return set_u32(link.index, IFLA_MTU, mtu, operation); },
+      unless_created(link, [this, index = link.index, old = link.mtu, operation] {
+        return set_u32(index, IFLA_MTU, old, "undo " + operation);
+      }));
   if (done) link.mtu = mtu;
   return done;
 }
@@ -181,10 +185,11 @@ Status Links::ensure_mtu(LinkRecord& link, uint32_t mtu) {
 Status Links::ensure_controller(LinkRecord& link, uint32_t controller) {
   if (link.controller == controller) return ok();
   std::string operation = "set controller of " + link.name;
-  Status done = changes_.run(operation, [&] { return set_u32(link.index, IFLA_MASTER, controller, operation); },
-                             unless_created(link, [this, index = link.index, old = link.controller, operation] {
-                               return set_u32(index, IFLA_MASTER, old, "undo " + operation);
-                             }));
+  Status done = changes_.run(
+      operation, [&] { return set_u32(link.index, IFLA_MASTER, controller, operation); },
+      unless_created(link, [this, index = link.index, old = link.controller, operation] {
+        return set_u32(index, IFLA_MASTER, old, "undo " + operation);
+      }));
   if (!done) return done;
   link.controller = controller;
   link.port_learning = true;
@@ -194,10 +199,10 @@ Status Links::ensure_controller(LinkRecord& link, uint32_t controller) {
 Status Links::ensure_learning_off(LinkRecord& link) {
   if (link.port_learning == false) return ok();
   std::string operation = "set learning off on " + link.name;
-  Status done = changes_.run(operation, [&] { return set_learning(link.index, false, operation); },
-                             unless_created(link, [this, index = link.index, operation] {
-                               return set_learning(index, true, "undo " + operation);
-                             }));
+  Status done = changes_.run(
+      operation, [&] { return set_learning(link.index, false, operation); },
+      unless_created(link,
+                     [this, index = link.index, operation] { return set_learning(index, true, "undo " + operation); }));
   if (done) link.port_learning = false;
   return done;
 }
@@ -205,10 +210,10 @@ Status Links::ensure_learning_off(LinkRecord& link) {
 Status Links::ensure_up(LinkRecord& link) {
   if (link.up()) return ok();
   std::string operation = "set " + link.name + " up";
-  Status done = changes_.run(operation, [&] { return set_flags(link.index, true, operation); },
-                             unless_created(link, [this, index = link.index, operation] {
-                               return set_flags(index, false, "undo " + operation);
-                             }));
+  Status done = changes_.run(
+      operation, [&] { return set_flags(link.index, true, operation); },
+      unless_created(link,
+                     [this, index = link.index, operation] { return set_flags(index, false, "undo " + operation); }));
   if (done) link.flags |= IFF_UP;
   return done;
 }
@@ -216,15 +221,16 @@ Status Links::ensure_up(LinkRecord& link) {
 Status Links::ensure_down(LinkRecord& link, const Inventory& before) {
   if (!link.up()) return ok();
   std::string operation = "set " + link.name + " down";
-  Status done = changes_.run(operation, [&] { return set_flags(link.index, false, operation); },
-                             [this, index = link.index, addresses = link.addresses, routes = before.routes, operation] {
-                               Status back = set_flags(index, true, "undo " + operation);
-                               // The kernel lists a link's IPv6 addresses newest first.
-                               for (auto it = addresses.rbegin(); it != addresses.rend(); ++it)
-                                 if (back && it->address.size == 16) back = restore_address(*it, "undo " + operation);
-                               if (back) back = restore_routes(routes, "undo " + operation);
-                               return back;
-                             });
+  Status done = changes_.run(
+      operation, [&] { return set_flags(link.index, false, operation); },
+      [this, index = link.index, addresses = link.addresses, routes = before.routes, operation] {
+        Status back = set_flags(index, true, "undo " + operation);
+        // The kernel lists a link's IPv6 addresses newest first.
+        for (auto it = addresses.rbegin(); it != addresses.rend(); ++it)
+          if (back && it->address.size == 16) back = restore_address(*it, "undo " + operation);
+        if (back) back = restore_routes(routes, index, "undo " + operation);
+        return back;
+      });
   if (done) link.flags &= ~static_cast<uint32_t>(IFF_UP);
   return done;
 }
@@ -272,8 +278,8 @@ Status Links::ensure_addresses(LinkRecord& link, int family, const std::vector<A
   // Backwards: removing the first address of a network would take the later ones of it along.
   for (auto it = link.addresses.rbegin(); it != link.addresses.rend(); ++it) {
     auto same = [&](const AddressRecord& other) { return other.same(*it); };
-    bool stays = it->address.family() != family || is_kernel_made(*it) ||
-                 std::any_of(wanted.begin(), wanted.end(), same);
+    bool stays =
+        it->address.family() != family || is_kernel_made(*it) || std::any_of(wanted.begin(), wanted.end(), same);
     Status done = stays ? ok() : remove_address(link, *it);
     if (!done) return done;
     if (stays) kept.insert(kept.begin(), *it);
@@ -289,17 +295,18 @@ Status Links::ensure_addresses(LinkRecord& link, int family, const std::vector<A
 }
 
 Status Links::restore_address(const AddressRecord& address, const std::string& operation) {
-  Status done = route_.request(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, operation, [&](MessageBuilder& message) {
-    message.raw(address.raw.data(), address.raw.size());
-  });
+  Status done = route_.request(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, operation,
+                               [&](MessageBuilder& message) { message.raw(address.raw.data(), address.raw.size()); });
   return !done && done.error().code == EEXIST ? ok() : done;
 }
 
-Status Links::restore_routes(const std::vector<RouteRecord>& routes, const std::string& operation) {
+Status Links::restore_routes(const std::vector<RouteRecord>& routes, uint32_t link, const std::string& operation) {
   // A gateway must be reachable through a route on the link before it can be named.
   for (bool with_gateway : {false, true}) {
     for (const RouteRecord& route : routes) {
-      if ((route.gateway.size != 0) != with_gateway) continue;
+      bool several_links = route.link == 0;
+      if ((route.gateway.size != 0 || several_links) != with_gateway) continue;
+      if (route.link != link && !several_links) continue;
       Status done = route_.request(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, operation, [&](MessageBuilder& message) {
         rtmsg header;
         std::memcpy(&header, route.raw.data(), sizeof header);
@@ -307,7 +314,10 @@ Status Links::restore_routes(const std::vector<RouteRecord>& routes, const std::
         message.header(header);
         message.raw(route.raw.data() + sizeof header, route.raw.size() - sizeof header);
       });
-      if (!done && done.error().code != EEXIST) return done;
+      if (done || done.error().code == EEXIST) continue;
+      // Comes back with the last of its links.
+      if (several_links && (done.error().code == ENETDOWN || done.error().code == ENETUNREACH)) continue;
+      return done;
     }
   }
   return ok();

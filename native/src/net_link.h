@@ -52,7 +52,7 @@ class Links {
   Status set_u32(uint32_t index, uint16_t attribute, uint32_t value, const std::string& operation);
   Status set_learning(uint32_t index, bool learning, const std::string& operation);
   Status restore_address(const AddressRecord& address, const std::string& operation);
-  Status restore_routes(const std::vector<RouteRecord>& routes, const std::string& operation);
+  Status restore_routes(const std::vector<RouteRecord>& routes, uint32_t link, const std::string& operation);
   Result<LinkRecord> create(const std::string& name, const std::string& kind, const MacAddress& mac, uint32_t mtu);
 
   NetlinkSocket& route_;

@@ -12,7 +12,9 @@ constexpr uint32_t kSsh = 22;
 const std::vector<uint16_t> kMigrationPorts = {49152, 49153};
 const std::vector<uint16_t> kIstioPorts = {15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090};
 
-NatMatch source(std::vector<IpAddress> addresses) { return {Kind::kSource, {}, std::move(addresses), Protocol::kTcp, {}}; }
+NatMatch source(std::vector<IpAddress> addresses) {
+  return {Kind::kSource, {}, std::move(addresses), Protocol::kTcp, {}};
+}
 NatMatch destination(std::vector<IpAddress> addresses) {
   return {Kind::kDestination, {}, std::move(addresses), Protocol::kTcp, {}};
 }
@@ -31,9 +33,8 @@ bool has_ssh(const ForwardedPort& port) {
 }  // namespace
 
 const char* chain_name(NatChain chain) {
-  static const char* const kNames[] = {"prerouting",  "input",
-                                       "output",      "postrouting",
-                                       "KUBEVIRT_PREINBOUND", "KUBEVIRT_POSTINBOUND"};
+  static const char* const kNames[] = {"prerouting",          "input", "output", "postrouting", "KUBEVIRT_PREINBOUND",
+                                       "KUBEVIRT_POSTINBOUND"};
   return kNames[static_cast<size_t>(chain)];
 }
 

@@ -41,7 +41,8 @@ struct Hook {
 };
 
 const Hook* hook_of(NatChain chain) {
-  static const Hook kHooks[] = {{NF_INET_PRE_ROUTING, -100}, {NF_INET_LOCAL_IN, 100}, {NF_INET_LOCAL_OUT, -100}, {NF_INET_POST_ROUTING, 100}};
+  static const Hook kHooks[] = {
+      {NF_INET_PRE_ROUTING, -100}, {NF_INET_LOCAL_IN, 100}, {NF_INET_LOCAL_OUT, -100}, {NF_INET_POST_ROUTING, 100}};
   size_t index = static_cast<size_t>(chain);
   return index < std::size(kHooks) ? &kHooks[index] : nullptr;
 }
@@ -222,7 +223,8 @@ bool is_as_wanted(const NatTable& table, Found& found) {
 class Batch {
  public:
   explicit Batch(NetlinkSocket& netfilter) : netfilter_(netfilter) {
-    first_ = add(NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST, AF_UNSPEC, [] {}, NFNL_SUBSYS_NFTABLES);
+    first_ = add(
+        NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST, AF_UNSPEC, [] {}, NFNL_SUBSYS_NFTABLES);
   }
 
   template <typename Fill>
@@ -231,7 +233,8 @@ class Batch {
   }
 
   Status commit(const std::string& operation) {
-    uint32_t end = add(NFNL_MSG_BATCH_END, NLM_F_REQUEST, AF_UNSPEC, [] {}, NFNL_SUBSYS_NFTABLES);
+    uint32_t end = add(
+        NFNL_MSG_BATCH_END, NLM_F_REQUEST, AF_UNSPEC, [] {}, NFNL_SUBSYS_NFTABLES);
     (void)end;
     return netfilter_.batch(message_, first_, last_, operation);
   }

@@ -141,8 +141,8 @@ Result<NetworkState> describe(const Inventory& inventory) {
   for (const LinkRecord& link : inventory.links) state.links.push_back(describe_link(link));
   for (const RouteRecord& route : inventory.routes) {
     if (route.table != RT_TABLE_MAIN) continue;
-    state.routes.push_back({route.destination.text() + "/" + std::to_string(route.prefix_length),
-                            route.gateway.text(), route.link, route.metric});
+    state.routes.push_back({route.destination.text() + "/" + std::to_string(route.prefix_length), route.gateway.text(),
+                            route.link, route.metric});
   }
   Status done = read_sysctls(&state.sysctls);
   if (!done) return done.error();

@@ -33,7 +33,7 @@ struct LinkState {
   bool up = false;
   std::string mac;  // lower case, colon separated; empty for none
   uint32_t mtu = 0;
-  uint32_t controller = 0;  // index of the bridge, 0 for none
+  uint32_t controller = 0;             // index of the bridge, 0 for none
   std::vector<LinkAddress> addresses;  // IPv4 first, each family in kernel order
   std::optional<bool> port_learning;   // only for bridge ports
   bool route_localnet = false;

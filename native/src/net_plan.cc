@@ -13,11 +13,14 @@ Error invalid(const std::string& what) { return Error::refusal(EINVAL, what); }
 bool is_link_name(const std::string& name) {
   if (name.empty() || name.size() > kMaxLinkName || name == "." || name == "..") return false;
   return std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+           c == '-';
   });
 }
 
-bool starts_with(const std::string& text, const std::string& prefix) { return text.compare(0, prefix.size(), prefix) == 0; }
+bool starts_with(const std::string& text, const std::string& prefix) {
+  return text.compare(0, prefix.size(), prefix) == 0;
+}
 
 // The address with its low `bits` host bits cleared and `offset` added.
 IpAddress nth_address(IpAddress address, uint8_t prefix_length, uint8_t offset) {
@@ -78,9 +81,7 @@ Result<GuestAddresses> guest_addresses(const GuestNetwork& network, int family) 
   return addresses;
 }
 
-IpAddress bridge_address(uint32_t index) {
-  return *IpAddress::parse("169.254.75.1" + std::to_string(index));
-}
+IpAddress bridge_address(uint32_t index) { return *IpAddress::parse("169.254.75.1" + std::to_string(index)); }
 
 Status check_plan(const NetworkPlan& plan) {
   if (plan.uid != plan.gid) return invalid("owner and group of taps differ");

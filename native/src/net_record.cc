@@ -266,8 +266,7 @@ bool parse_route(Bytes payload, RouteRecord* out) {
     }
   }
   // IPv6 reports routes that discard as routes over the loopback link.
-  if (out->type == RTN_BLACKHOLE || out->type == RTN_UNREACHABLE || out->type == RTN_PROHIBIT ||
-      out->type == RTN_THROW)
+  if (out->type == RTN_BLACKHOLE || out->type == RTN_UNREACHABLE || out->type == RTN_PROHIBIT || out->type == RTN_THROW)
     out->link = 0;
   out->raw.assign(payload.data, payload.data + payload.size);
   return good && !reader.malformed() && out->prefix_length <= out->destination.size * 8;

@@ -55,8 +55,8 @@ struct LinkRecord {
   uint32_t index = 0;
   std::string name;
   std::string kind;
-  uint8_t operstate = 0;  // IF_OPER_*
-  uint32_t flags = 0;     // IFF_*
+  uint8_t operstate = 0;          // IF_OPER_*
+  uint32_t flags = 0;             // IFF_*
   std::optional<MacAddress> mac;  // none for links without one, and for all zeros
   uint32_t mtu = 0;
   uint32_t controller = 0;

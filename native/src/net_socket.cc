@@ -37,8 +37,7 @@ Result<NetlinkSocket> NetlinkSocket::open(int protocol) {
     return Error::last("setsockopt netlink");
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;
-  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
-    return Error::last("bind netlink");
+  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return Error::last("bind netlink");
   return NetlinkSocket(std::move(fd));
 }
 
@@ -47,8 +46,7 @@ Status NetlinkSocket::send(const MessageBuilder& message, const std::string& ope
   Bytes bytes = message.bytes();
   // A datagram must fit the send buffer whole; the default holds about 200 KiB.
   int size = static_cast<int>(bytes.size * 2);
-  if (bytes.size > 64 * 1024 &&
-      ::setsockopt(fd_.get(), SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size) != 0)
+  if (bytes.size > 64 * 1024 && ::setsockopt(fd_.get(), SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size) != 0)
     return Error::last(operation);
   sockaddr_nl kernel{};
   kernel.nl_family = AF_NETLINK;
@@ -61,8 +59,8 @@ Result<Bytes> NetlinkSocket::receive(const std::string& operation) {
   buffer_.resize(kReceiveBuffer);
   sockaddr_nl from{};
   socklen_t from_size = sizeof from;
-  ssize_t size = ::recvfrom(fd_.get(), buffer_.data(), buffer_.size(), MSG_TRUNC,
-                            reinterpret_cast<sockaddr*>(&from), &from_size);
+  ssize_t size =
+      ::recvfrom(fd_.get(), buffer_.data(), buffer_.size(), MSG_TRUNC, reinterpret_cast<sockaddr*>(&from), &from_size);
   if (size < 0) return Error::of(errno == EAGAIN ? ETIMEDOUT : errno, operation);
   if (static_cast<size_t>(size) > buffer_.size()) return Error::of(EMSGSIZE, operation);
   // Only the kernel has port 0; another process may send to our port.
@@ -113,8 +111,7 @@ Status NetlinkSocket::exchange(const MessageBuilder& messages, uint32_t first, u
       if (error == 0) error = message.type == NLMSG_ERROR ? error_of(message) : each(message);
       if (message.type != NLMSG_ERROR) continue;
       // A batch that fails as a whole is answered on its first message; nothing else may follow.
-      if (message.sequence == last || (message.sequence == first && error != 0))
-        return status_of(error, operation);
+      if (message.sequence == last || (message.sequence == first && error != 0)) return status_of(error, operation);
     }
     if (reader.malformed()) return Error::of(EPROTO, operation);
   }

@@ -22,7 +22,8 @@ Result<Fd> open_tun() {
   if (!fd.valid()) return Error::last("open /dev/net/tun");
   struct stat node {};
   if (::fstat(fd.get(), &node) != 0) return Error::last("stat /dev/net/tun");
-  if (!S_ISCHR(node.st_mode) || node.st_rdev != kTunNumber) return Error::refusal(ENODEV, "/dev/net/tun is not char 10:200");
+  if (!S_ISCHR(node.st_mode) || node.st_rdev != kTunNumber)
+    return Error::refusal(ENODEV, "/dev/net/tun is not char 10:200");
   return fd;
 }
 
@@ -34,8 +35,8 @@ Result<LinkRecord> create_tap(Links& links, Transaction& changes, const std::str
   if (!tun) return tun.error();
   ifreq request{};
   name.copy(request.ifr_name, IFNAMSIZ - 1);
-  request.ifr_flags = static_cast<short>(multi_queue ? IFF_TAP | IFF_MULTI_QUEUE | IFF_NO_PI
-                                                     : IFF_TAP | IFF_TUN_EXCL | IFF_ONE_QUEUE);
+  request.ifr_flags =
+      static_cast<short>(multi_queue ? IFF_TAP | IFF_MULTI_QUEUE | IFF_NO_PI : IFF_TAP | IFF_TUN_EXCL | IFF_ONE_QUEUE);
   auto step = [&](const std::string& operation, unsigned long command, unsigned long argument,
                   Transaction::Change undo = nullptr) {
     return changes.run(

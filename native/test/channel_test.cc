@@ -175,9 +175,15 @@ TEST(silent_sides_time_out) {
     CHECK(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
     idle.push_back(std::move(fd));
   }
+  // Until then there is no place for another (EAGAIN, or reset with its question unread); a slow machine makes
+  // the server give up on us, too.
   Result<Fd> claimed = slow.claim("ticket", 5000);
-  CHECK(claimed || claimed.error().code == EAGAIN || claimed.error().code == ECONNRESET);
-  while (!claimed) claimed = slow.claim("ticket", 5000);
+  for (int i = 0; i < 1000 && !claimed; ++i) {
+    int code = claimed.error().code;
+    REQUIRE(code == EAGAIN || code == ECONNRESET || code == EPIPE || code == ETIMEDOUT);
+    claimed = slow.claim("ticket", 5000);
+  }
+  CHECK(claimed);
 }
 
 TEST(a_server_that_never_answers) {

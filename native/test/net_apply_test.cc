@@ -24,7 +24,8 @@ TEST(masquerade_end_state) {
   Pod pod(Pod::Addresses::kDual);
   check_that(pod.apply(masquerade_plan()).kind == Kind::kChanged, "masquerade");
   check_has(pod.run("ip -d link show tap0"), "tun type tap pi on vnet_hdr off persist on user 107 group 107");
-  check_has(pod.run("ip link show tap0"), "<NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 1450 qdisc pfifo_fast master k6t-eth0");
+  check_has(pod.run("ip link show tap0"),
+            "<NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 1450 qdisc pfifo_fast master k6t-eth0");
   check_has(pod.run("ip link show k6t-eth0"), "<NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 1450");
   check_has(pod.run("ip link show k6t-eth0"), "link/ether 02:00:00:00:00:00");
   check_has(pod.run("ip addr show k6t-eth0"), "inet 10.0.2.1/24 brd 10.0.2.255 scope global k6t-eth0");
@@ -32,10 +33,12 @@ TEST(masquerade_end_state) {
   check_has(pod.run("ip route"), "10.0.2.0/24 dev k6t-eth0 proto kernel scope link src 10.0.2.1");
   check_equal(pod.run("cat /proc/sys/net/ipv4/conf/k6t-eth0/route_localnet"), "1\n", "route_localnet of the bridge");
   check_equal(pod.run("cat /proc/sys/net/ipv4/conf/eth0/route_localnet"), "0\n", "route_localnet of the pod link");
-  check_that(pod.run("ip -6 addr show k6t-eth0").find("fe80") == std::string::npos, "no link-local address without carrier");
+  check_that(pod.run("ip -6 addr show k6t-eth0").find("fe80") == std::string::npos,
+             "no link-local address without carrier");
   std::string state = pod.snapshot();
-  for (const char* line : {"ipv4/ip_forward = 1", "ipv6/conf/all/forwarding = 1", "ipv4/conf/all/arp_ignore = 0",
-                           "eth0 inet 10.244.2.5/24 brd 10.244.2.255 scope global eth0", "default via 10.244.2.1 dev eth0"})
+  for (const char* line :
+       {"ipv4/ip_forward = 1", "ipv6/conf/all/forwarding = 1", "ipv4/conf/all/arp_ignore = 0",
+        "eth0 inet 10.244.2.5/24 brd 10.244.2.255 scope global eth0", "default via 10.244.2.1 dev eth0"})
     check_has(state, line);
   check_has(pod.run("bridge -d link show dev tap0"), "learning on");
 }
@@ -52,17 +55,21 @@ TEST(bridge_end_state) {
     check_has(nic, part);
   check_that(nic.find(kPodMac) == std::string::npos, "the pod link has another MAC");
   check_that(pod.run("ip -4 addr show eth0-nic").empty(), "the pod link has no IPv4 address");
-  check_that(pod.run("ip addr show eth0-nic").find("fe80::858:aff:fef4:205") == std::string::npos, "nor the old link-local one");
+  check_that(pod.run("ip addr show eth0-nic").find("fe80::858:aff:fef4:205") == std::string::npos,
+             "nor the old link-local one");
   std::string bridge = pod.run("ip -d link show k6t-eth0");
-  for (const char* part : {"mtu 1450", "UP,LOWER_UP", "stp_state 0", "vlan_filtering 0", "mcast_snooping 1", "nf_call_iptables 0"})
+  for (const char* part :
+       {"mtu 1450", "UP,LOWER_UP", "stp_state 0", "vlan_filtering 0", "mcast_snooping 1", "nf_call_iptables 0"})
     check_has(bridge, part);
   check_equal(mac_of(pod, "k6t-eth0"), mac_of(pod, "eth0-nic"), "bridge and pod link have one MAC");
   check_has(pod.run("ip addr show k6t-eth0"), "inet 169.254.75.10/32 scope global k6t-eth0");
   std::string tap = pod.run("ip -d link show tap0");
-  for (const char* part : {"mtu 1450", "master k6t-eth0", "UP> ", "pi on", "persist on", "user 107 group 107", "learning on"})
+  for (const char* part :
+       {"mtu 1450", "master k6t-eth0", "UP> ", "pi on", "persist on", "user 107 group 107", "learning on"})
     check_has(tap, part);
   std::string dummy = pod.run("ip -d link show eth0");
-  for (const char* part : {"<BROADCAST,NOARP> mtu 1450 qdisc noop state DOWN", kPodMac, "dummy"}) check_has(dummy, part);
+  for (const char* part : {"<BROADCAST,NOARP> mtu 1450 qdisc noop state DOWN", kPodMac, "dummy"})
+    check_has(dummy, part);
   std::string addresses = pod.run("ip addr show eth0");
   check_has(addresses, "inet 10.244.2.5/24 brd 10.244.2.255 scope global eth0");
   check_has(addresses, "inet6 fe80::858:aff:fef4:205/64 scope link");
@@ -71,7 +78,8 @@ TEST(bridge_end_state) {
   check_has(local, "local 10.244.2.5 dev eth0");
   check_has(local, "local 169.254.75.10 dev k6t-eth0");
   std::string state = pod.snapshot();
-  for (const char* line : {"ipv4/conf/all/arp_ignore = 1", "ipv4/ip_forward = 0", "ipv6/conf/all/forwarding = 0"}) check_has(state, line);
+  for (const char* line : {"ipv4/conf/all/arp_ignore = 1", "ipv4/ip_forward = 0", "ipv6/conf/all/forwarding = 0"})
+    check_has(state, line);
   check_that(pod.run("nft list ruleset").empty(), "no NAT");
 }
 

@@ -106,9 +106,8 @@ TEST(faults_of_bridge_binding) {
 
 TEST(faults_of_two_bindings) {
   if (!kernel_has_dummy()) return;
-  Scenario it(Pod::Addresses::kIpv4, true, with_secondary(masquerade_plan()));
-  killed_anywhere(it);
-  refused_anywhere(it);
+  killed_anywhere({Pod::Addresses::kIpv4, true, with_secondary(masquerade_plan())});
+  refused_anywhere({Pod::Addresses::kDual, true, with_secondary(bridge_plan())});
 }
 
 // Three attempts, everything undone, and the caller may retry.

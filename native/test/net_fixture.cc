@@ -55,7 +55,8 @@ std::string output_of(int netns, const std::string& command) {
 
 // The address comes when the kernel has noticed the carrier.
 std::string await_link_local(const std::string& link) {
-  return "for i in $(seq 200); do ip -6 addr show dev " + link + " | grep -q fe80 && exit; sleep 0.02; done; echo no fe80";
+  return "for i in $(seq 200); do ip -6 addr show dev " + link +
+         " | grep -q fe80 && exit; sleep 0.02; done; echo no fe80";
 }
 
 constexpr const char* kSnapshot = R"(
@@ -110,12 +111,17 @@ Pod::Pod(Addresses addresses) : pod_(new_netns()), peer_(new_netns()) {
   std::string made = output_of(peer_.get(), link);
   check_equal(made, "", "veth");
   // Duplicate address detection only delays; the peer has none of the addresses.
-  std::string up = "sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0 "
-                   "net.ipv6.conf.eth0.accept_dad=0; ip link set lo up; ip link set eth0 up;";
+  std::string up =
+      "sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0 "
+      "net.ipv6.conf.eth0.accept_dad=0; ip link set lo up; ip link set eth0 up;";
   if (addresses != Addresses::kNone)
     up += "ip addr add 10.244.2.5/24 brd + dev eth0; ip route add default via 10.244.2.1;";
   if (addresses == Addresses::kDual)
-    up += "ip -6 addr add fd00:10:244:2::5/64 dev eth0 nodad; ip -6 route add default via fd00:10:244:2::1;";
+    up +=
+        "ip -6 addr add fd00:10:244:2::5/64 dev eth0 nodad; ip -6 route add default via fd00:10:244:2::1;"
+        "ip route add 198.51.100.0/24 nexthop via 10.244.2.1 nexthop via 10.244.2.3; ip route add blackhole "
+        "192.0.2.0/24;"
+        "ip route add 203.0.113.0/24 via 10.244.2.9 table 7;";
   made = output_of(pod_.get(), up + await_link_local("eth0"));
   check_equal(made, "", "addresses");
 }
@@ -153,7 +159,8 @@ Pod::Outcome Pod::apply(const NetworkPlan& plan, const Fault& fault) const {
     shared->kind = !result ? Outcome::Kind::kFailed : *result ? Outcome::Kind::kChanged : Outcome::Kind::kUnchanged;
     shared->code = result ? 0 : result.error().code;
     shared->unchanged = !result && result.error().unchanged;
-    if (!result && !fault) std::fprintf(stderr, "apply: %s (errno %d)\n", result.error().operation.c_str(), result.error().code);
+    if (!result && !fault)
+      std::fprintf(stderr, "apply: %s (errno %d)\n", result.error().operation.c_str(), result.error().code);
     std::fflush(stdout);
     ::_exit(0);
   }

@@ -1,11 +1,12 @@
 // Netlink messages from outside: truncated, overlong and random ones are refused and never read past.
+#include "../src/net_message.h"
+
 #include <linux/if_link.h>
 #include <linux/rtnetlink.h>
 
 #include <random>
 
 #include "../src/net_expression.h"
-#include "../src/net_message.h"
 #include "../src/net_record.h"
 #include "check.h"
 

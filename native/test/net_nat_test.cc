@@ -57,7 +57,8 @@ TEST(rules_follow_the_plan) {
   for (uint32_t port = 1; port <= 1024; ++port)
     masquerade.ports.push_back({port % 2 ? Protocol::kTcp : Protocol::kSctp, port, port % 3 ? 0 : port + 7});
   check_that(pod.apply(many).kind == Kind::kChanged, "1024 ports");
-  check_has(pod.run("nft -s list ruleset"), "sctp dport 1024 ip saddr { 127.0.0.1, 127.0.0.6 } counter snat to 10.0.2.1");
+  check_has(pod.run("nft -s list ruleset"),
+            "sctp dport 1024 ip saddr { 127.0.0.1, 127.0.0.6 } counter snat to 10.0.2.1");
   check_that(pod.apply(many).kind == Kind::kUnchanged, "1024 ports, again");
   masquerade.ports[1000].end_port = 60000;
   check_that(pod.apply(many).kind == Kind::kChanged, "one of 1024 ports differs");

@@ -1,9 +1,10 @@
 // Names, addresses and checks of plans.
+#include "../src/net_plan.h"
+
 #include <sys/socket.h>
 
 #include <cerrno>
 
-#include "../src/net_plan.h"
 #include "check.h"
 #include "net_fixture.h"
 
@@ -54,8 +55,8 @@ TEST(names_follow_from_the_pod_interface) {
 }
 
 TEST(names_are_link_names) {
-  for (const char* bad : {"", "lo", ".", "..", "a/b", "a b", "abcdefghijklmnop", "k6t-eth0", "k6d-eth0", "eth0:1", "\xff",
-                          "pod", "eth0\n", "abcdefghijkl"}) {
+  for (const char* bad : {"", "lo", ".", "..", "a/b", "a b", "abcdefghijklmnop", "k6t-eth0", "k6d-eth0", "eth0:1",
+                          "\xff", "pod", "eth0\n", "abcdefghijkl"}) {
     Result<LinkNames> names = link_names(bad, true);
     CHECK(!names && names.error().refused && names.error().code == EINVAL);
   }
@@ -70,11 +71,16 @@ TEST(guest_addresses_are_the_first_two) {
     const char* gateway;
     const char* guest;
   } const table[] = {
-      {"10.0.2.0", 24, "10.0.2.1", "10.0.2.2"},         {"10.0.2.77", 24, "10.0.2.1", "10.0.2.2"},
-      {"192.168.7.255", 30, "192.168.7.253", "192.168.7.254"}, {"172.16.0.0", 12, "172.16.0.1", "172.16.0.2"},
-      {"10.0.2.0", 31, nullptr, nullptr},                {"10.0.2.0", 0, nullptr, nullptr},
-      {"127.0.0.0", 24, nullptr, nullptr},               {"224.0.0.0", 24, nullptr, nullptr},
-      {"10.0.2", 24, nullptr, nullptr},                  {"", 24, nullptr, nullptr},
+      {"10.0.2.0", 24, "10.0.2.1", "10.0.2.2"},
+      {"10.0.2.77", 24, "10.0.2.1", "10.0.2.2"},
+      {"192.168.7.255", 30, "192.168.7.253", "192.168.7.254"},
+      {"172.16.0.0", 12, "172.16.0.1", "172.16.0.2"},
+      {"10.0.2.0", 31, nullptr, nullptr},
+      {"10.0.2.0", 0, nullptr, nullptr},
+      {"127.0.0.0", 24, nullptr, nullptr},
+      {"224.0.0.0", 24, nullptr, nullptr},
+      {"10.0.2", 24, nullptr, nullptr},
+      {"", 24, nullptr, nullptr},
   };
   for (const auto& row : table) {
     Result<GuestAddresses> addresses = guest_addresses({row.network, row.prefix_length}, AF_INET);
@@ -97,8 +103,8 @@ TEST(guest_addresses_are_the_first_two) {
 TEST(global_unicast) {
   for (const char* yes : {"10.0.0.1", "192.168.0.1", "1.1.1.1", "fd00::1", "2001:db8::1"})
     check_that(is_global_unicast(*IpAddress::parse(yes)), yes);
-  for (const char* no : {"0.0.0.0", "127.0.0.1", "169.254.75.10", "224.0.0.1", "239.1.1.1", "255.255.255.255", "::", "::1",
-                         "fe80::1", "ff02::1"})
+  for (const char* no : {"0.0.0.0", "127.0.0.1", "169.254.75.10", "224.0.0.1", "239.1.1.1", "255.255.255.255",
+                         "::", "::1", "fe80::1", "ff02::1"})
     check_that(!is_global_unicast(*IpAddress::parse(no)), no);
 }
 
@@ -122,8 +128,13 @@ TEST(plans_are_checked) {
     it.attachments[1].pod_interface = "net1";
     it.attachments[1].primary = false;
   })));  // two masquerade bindings
-  for (ForwardedPort bad : {ForwardedPort{Protocol::kTcp, 0, 0}, {Protocol::kTcp, 65536, 0}, {Protocol::kTcp, 80, 79},
-                            {Protocol::kTcp, 80, 65536}, {static_cast<Protocol>(1), 80, 0}})
+  for (ForwardedPort bad : {ForwardedPort{Protocol::kTcp, 0, 0},
+                            {Protocol::kTcp, 65536, 0},
+                            {Protocol::kTcp, 80, 79},
+                            {Protocol::kTcp, 80, 65536},
+                            {static_cast<Protocol>(1), 80, 0}})
     CHECK(refused(changed([&](NetworkPlan& it) { it.attachments[0].masquerade->ports.push_back(bad); })));
-  CHECK(refused(changed([](NetworkPlan& it) { it.attachments[0].masquerade->ports.resize(1025, {Protocol::kTcp, 80, 0}); })));
+  CHECK(refused(changed([](NetworkPlan& it) {
+    it.attachments[0].masquerade->ports.resize(1025, {Protocol::kTcp, 80, 0});
+  })));
 }

@@ -15,6 +15,8 @@ export interface AuditedCall {
   readonly id: string;
   readonly method: string;
   readonly peer: Peer;
+  /** Who calls, where that says more than the peer: `privctl uid 0`. Absent for the agent. */
+  readonly actor?: string | undefined;
   readonly podUid?: string | undefined;
   readonly vmiUid?: string | undefined;
   readonly arguments?: Readonly<Record<string, unknown>>;
@@ -40,6 +42,11 @@ export class AuditLog {
 
   constructor(private readonly options: AuditOptions) {
     this.refusals = new TokenBucket(refusalBurst, refusalsPerSecond, options.monotonic);
+  }
+
+  /** The first line of a run of the helper: calls of earlier runs without an end will never get one. */
+  started(facts: Readonly<Record<string, unknown>>): void {
+    this.options.sink.append(this.line('start', {}, facts));
   }
 
   /** Throws when the line cannot be written: the call must not happen then. */
@@ -84,6 +91,7 @@ export class AuditLog {
       call: call.id,
       method: call.method,
       peer: peer === undefined ? undefined : { pid: peer.pid, uid: peer.uid },
+      actor: call.actor,
       pod: call.podUid,
       vmi: call.vmiUid,
       arguments: call.arguments,

@@ -62,12 +62,14 @@ export function answer(
     return;
   }
   const { fd, owner } = claimed;
+  const claim = { id: owner.callId, method, peer, podUid: owner.podUid, vmiUid: owner.vmiUid };
   try {
-    audit.begin({ id: owner.callId, method, peer, podUid: owner.podUid, vmiUid: owner.vmiUid });
+    audit.begin(claim);
   } catch {
     native.close(fd);
     reply(EIO, null);
     return;
   }
   reply(0, fd);
+  audit.end(claim, undefined, 0);
 }

@@ -52,6 +52,7 @@ export function apply(
     const [uid, gid] = launcher.uid === 0 ? [0, 0] : [policy.qemuUid, policy.qemuGid];
     const plan = { attachments, detachments, uid, gid };
     const applied = await native.applyNetwork(invocation.call, launcher, forbiddenNetworks, plan);
+    pods.noteNetwork(podUid, new Date(), plan);
     return { changed: changed || applied };
   });
 }

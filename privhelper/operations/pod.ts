@@ -22,7 +22,7 @@ const socketStates: Readonly<Record<EntryState, SocketState>> = {
   refused: SocketState.REFUSED,
 };
 
-function message(pod: ObservedPod): MessageInitShape<typeof PodStateSchema> {
+export function podStateMessage(pod: ObservedPod): MessageInitShape<typeof PodStateSchema> {
   return { ...pod, launcherSocket: socketStates[pod.launcherSocket] };
 }
 
@@ -33,7 +33,7 @@ export async function* watch(
   for await (const event of helper.watcher.watch(invocation.signal)) {
     switch (event.kind) {
       case 'pod':
-        yield { event: { case: 'pod', value: message(event.pod) } };
+        yield { event: { case: 'pod', value: podStateMessage(event.pod) } };
         break;
       case 'gone':
         yield { event: { case: 'gonePodUid', value: event.podUid } };
@@ -51,7 +51,7 @@ export async function stat(
   { podUid }: { readonly podUid: string },
 ): Promise<MessageInitShape<typeof StatResponseSchema>> {
   const state = await native.podState(invocation.call, podsDir, podUid);
-  return { pod: message({ ...state, podUid, launcherExited: pods.hasExited(podUid) }) };
+  return { pod: podStateMessage({ ...state, podUid, launcherExited: pods.hasExited(podUid) }) };
 }
 
 export function identify(

@@ -10,19 +10,29 @@ import {
   fstatSync,
   fsyncSync,
   openSync,
+  readdirSync,
   readFileSync,
   renameSync,
   unlinkSync,
   writeFileSync,
 } from 'node:fs';
-import { join, normalize } from 'node:path';
+import { join, normalize, relative } from 'node:path';
 import { errnoOf, exhausted } from '../failure.js';
 import type { PodRef } from '../policy/check.js';
+import { isUuid } from '../policy/fields.js';
 import type { Policy } from '../policy/policy.js';
 
 interface RecordEntry {
   readonly targetFile: string;
   readonly socketFile: string;
+}
+
+/** Disks of one pod in one VMI's record. */
+export interface NamedByRecord {
+  readonly vmiUid: string;
+  /** Empty for a record that names no pod. */
+  readonly podUid: string;
+  readonly disks: number;
 }
 
 /** virt-handler sees kubelet's pods directory here, whatever its path on the host. */
@@ -40,6 +50,22 @@ export class MountRecords {
     private readonly kubeletPodsDir: string,
     private readonly policy: Policy,
   ) {}
+
+  /** What each record names; a record that cannot be parsed names no pod. */
+  list(): NamedByRecord[] {
+    return readdirSync(this.directory)
+      .filter(isUuid)
+      .flatMap((vmiUid) => {
+        const disks = new Map<string, number>();
+        for (const { targetFile } of this.read(vmiUid) ?? []) {
+          const [podUid = ''] = relative(this.kubeletPodsDir, targetFile).split('/', 1);
+          const named = isUuid(podUid) ? podUid : '';
+          disks.set(named, (disks.get(named) ?? 0) + 1);
+        }
+        if (disks.size === 0) disks.set('', 0);
+        return [...disks].map(([podUid, count]) => ({ vmiUid, podUid, disks: count }));
+      });
+  }
 
   /** Makes sure, before the mount, that the record names the disk. On disk when it returns. */
   add(pod: PodRef, volumeIndex: number): void {

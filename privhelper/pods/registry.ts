@@ -4,7 +4,7 @@
  * first named with.
  */
 
-import type { Launcher, ListeningSocket, Native } from '../../native/binding.js';
+import type { Launcher, ListeningSocket, Native, NetworkPlan } from '../../native/binding.js';
 import type { Declared } from '../declarations.js';
 import { errnoOf, exhausted, refusal } from '../failure.js';
 import type { Invocation } from '../invocation.js';
@@ -16,9 +16,24 @@ import { KeyedQueue } from './queue.js';
 /** Inode of the notify socket that the helper made in a pod. */
 export type NotifySocket = Pick<ListeningSocket, 'dev' | 'ino'>;
 
+/** What the helper has set up in a pod's network. */
+export interface AppliedNetwork {
+  readonly at: Date;
+  readonly plan: NetworkPlan;
+}
+
 interface Entry {
   pin: Pin | undefined;
   notify: NotifySocket | undefined;
+  network: AppliedNetwork | undefined;
+}
+
+/** A launcher that is only looked at. */
+export interface Observed {
+  readonly launcher: Launcher;
+  readonly pinned: boolean;
+  /** The VMI that the pod is bound to. */
+  readonly vmiUid: string | undefined;
 }
 
 export interface RegistryOptions {
@@ -90,6 +105,66 @@ export class PodRegistry {
     return this.serially(pod, operation);
   }
 
+  /**
+   * Runs `operation` on the pod's launcher for looking only: out of turn, so that a call that hangs can be
+   * looked into, and without binding the pod to a VMI. A launcher that is not pinned is pinned for as long
+   * as that takes.
+   */
+  async observe<T>(
+    invocation: Invocation,
+    podUid: string,
+    operation: (observed: Observed) => Promise<T>,
+  ): Promise<T> {
+    const { native, podsDir, identify } = this.options;
+    const pin = this.entries.get(podUid)?.pin;
+    const vmiUid = this.boundTo(podUid);
+    if (pin?.isUsable) {
+      return pin.use(async (launcher) => {
+        const call = invocation.within(identify.caps, identify.deadlineMs);
+        await native.checkLauncher(call, launcher, podUid);
+        return operation({ launcher, pinned: true, vmiUid });
+      });
+    }
+    const call = invocation.within(identify.caps, identify.deadlineMs);
+    const launcher = await native.pinLauncher(call, podsDir, podUid);
+    try {
+      this.checkUser(launcher, podUid);
+      return await operation({ launcher, pinned: false, vmiUid });
+    } finally {
+      this.closeAll(launcher);
+    }
+  }
+
+  /** The VMI that the pod's living launcher is bound to. */
+  boundTo(podUid: string): string | undefined {
+    const pin = this.entries.get(podUid)?.pin;
+    return pin?.isAlive ? pin.vmiUid : undefined;
+  }
+
+  /** Throws when the pod's living launcher is bound to another VMI. */
+  checkBinding(pod: PodRef): void {
+    const bound = this.boundTo(pod.podUid);
+    if (bound !== undefined && bound !== pod.vmiUid) {
+      throw refusal('check binding', `pod ${pod.podUid} runs another VMI`, 'pod.vmi_uid');
+    }
+  }
+
+  appliedNetwork(podUid: string): AppliedNetwork | undefined {
+    return this.entries.get(podUid)?.network;
+  }
+
+  /** Notes what was set up; what an earlier set-up named and this one does not is still there. */
+  noteNetwork(podUid: string, at: Date, plan: NetworkPlan): void {
+    const entry = this.entries.get(podUid);
+    if (entry === undefined) return;
+    const named = new Set([...plan.attachments, ...plan.detachments].map(({ podInterface }) => podInterface));
+    const kept = entry.network?.plan.attachments.filter(({ podInterface }) => !named.has(podInterface)) ?? [];
+    entry.network = {
+      at,
+      plan: { ...plan, attachments: [...kept, ...plan.attachments], detachments: [] },
+    };
+  }
+
   notifySocket(podUid: string): NotifySocket | undefined {
     return this.entries.get(podUid)?.notify;
   }
@@ -108,6 +183,7 @@ export class PodRegistry {
     if (entry === undefined) return false;
     const held = entry.pin?.isUsable === true || entry.notify !== undefined;
     entry.notify = undefined;
+    entry.network = undefined;
     if (entry.pin?.isAlive) entry.pin.release();
     else this.entries.delete(podUid);
     return held;
@@ -126,10 +202,7 @@ export class PodRegistry {
 
   private serially<T>(pod: PodRef, task: () => Promise<T>): Promise<T> {
     return this.queue.run(pod.podUid, async () => {
-      const pin = this.entries.get(pod.podUid)?.pin;
-      if (pin?.isAlive && pin.vmiUid !== pod.vmiUid) {
-        throw refusal('check binding', `pod ${pod.podUid} runs another VMI`, 'pod.vmi_uid');
-      }
+      this.checkBinding(pod);
       return task();
     });
   }
@@ -152,19 +225,30 @@ export class PodRegistry {
   }
 
   private async pinNow(invocation: Invocation, pod: PodRef): Promise<Pin> {
-    const { native, podsDir, policy, identify } = this.options;
+    const { native, podsDir, identify } = this.options;
     this.makeRoom(pod.podUid);
     const call = invocation.within(identify.caps, identify.deadlineMs);
     const launcher = await native.pinLauncher(call, podsDir, pod.podUid);
-    if (launcher.uid !== 0 && launcher.uid !== policy.qemuUid) {
-      for (const fd of [launcher.pidfd, launcher.mntns, launcher.netns]) native.close(fd);
-      throw refusal('check launcher', `launcher of pod ${pod.podUid} runs as uid ${launcher.uid}`);
+    try {
+      this.checkUser(launcher, pod.podUid);
+    } catch (error) {
+      this.closeAll(launcher);
+      throw error;
     }
     const pin = new Pin(native, launcher, pod.vmiUid, () => this.options.onExit(pod.podUid));
     const entry = this.entries.get(pod.podUid);
     entry?.pin?.abandon();
-    this.entries.set(pod.podUid, { pin, notify: entry?.notify });
+    this.entries.set(pod.podUid, { pin, notify: entry?.notify, network: undefined });
     return pin;
+  }
+
+  private checkUser({ uid }: Launcher, podUid: string): void {
+    if (uid === 0 || uid === this.options.policy.qemuUid) return;
+    throw refusal('check launcher', `launcher of pod ${podUid} runs as uid ${uid}`);
+  }
+
+  private closeAll({ pidfd, mntns, netns }: Launcher): void {
+    for (const fd of [pidfd, mntns, netns]) this.options.native.close(fd);
   }
 
   /** Keeps the number of pods bounded: what has exited makes room. */

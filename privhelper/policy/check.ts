@@ -8,12 +8,12 @@ export interface PodRef {
 }
 
 /** What every checked request may name; the audit log records it. */
-export interface Subject {
+export interface Named {
   readonly podUid?: string;
   readonly vmiUid?: string;
 }
 
-export interface Check<Request, Checked extends Subject> {
+export interface Check<Request, Checked extends Named> {
   /** What is checked, in order, in words. */
   readonly words: readonly string[];
   /** Pure. Throws a CallFailure that names the field at fault. */

@@ -1,15 +1,15 @@
 /** Checks of all requests but those of the network service. */
 import type { PodRef as PodRefMessage } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
 import { type ClaimRequest, Device } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
-import type { StatRequest } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import type { ExplainRequest } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { type ConnectRequest, PodSocket } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import type {
   MountContainerDiskRequest,
   StatContainerDiskRequest,
 } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import type { ClaimableDevice, PodVolume } from '../../native/binding.js';
-import { malformed } from '../failure.js';
-import type { Check, PodRef, Subject } from './check.js';
+import { malformed, refusal } from '../failure.js';
+import type { Check, Named, PodRef } from './check.js';
 import { imagePathField, integerField, listField, Unique, uuidField } from './fields.js';
 
 const nothing = () => ({});
@@ -25,7 +25,13 @@ export function parsePodRef(pod: PodRefMessage | undefined): PodRef {
 export const podRefWords = ['pod_uid and vmi_uid are canonical UUIDs'] as const;
 
 /** Requests without fields. */
-export const empty: Check<unknown, Subject> = { words: [], parse: nothing, audited: nothing };
+export const empty: Check<unknown, Named> = { words: [], parse: nothing, audited: nothing };
+
+/** Requests without fields that look at every launcher. */
+export const everyLauncher: Check<unknown, Named> = {
+  ...empty,
+  words: ['each launcher is checked as if it were named; one that fails is listed with the reason'],
+};
 
 /** Requests with a pod and nothing else. */
 export const podOnly: Check<{ pod?: PodRefMessage | undefined }, PodRef> = {
@@ -34,7 +40,8 @@ export const podOnly: Check<{ pod?: PodRefMessage | undefined }, PodRef> = {
   audited: nothing,
 };
 
-export const stat: Check<StatRequest, { readonly podUid: string }> = {
+/** Requests with a pod UID and nothing else. */
+export const podUid: Check<{ podUid: string }, { readonly podUid: string }> = {
   words: ['pod_uid is a canonical UUID'],
   parse: (_policy, request) => ({ podUid: uuidField('pod_uid', request.podUid) }),
   audited: nothing,
@@ -105,7 +112,7 @@ export interface DeviceClaim extends PodRef {
 export const claim: Check<ClaimRequest, DeviceClaim> = {
   words: [
     ...podRefWords,
-    'at most 16 devices, each a listed one, none twice; path and numbers are constants',
+    'at most 16 devices, each one that policy lists, none twice; path and numbers are constants',
   ],
   parse(policy, request) {
     const pod = parsePodRef(request.pod);
@@ -115,9 +122,26 @@ export const claim: Check<ClaimRequest, DeviceClaim> = {
       const name = deviceNames.get(device);
       if (name === undefined) throw malformed(`devices[${i}]`, 'not a known device');
       unique.add(`devices[${i}]`, name);
+      if (!policy.devices.includes(name)) {
+        throw refusal('check policy', `policy does not allow device ${name}`, `devices[${i}]`);
+      }
       return name;
     });
     return { ...pod, requested, devices };
   },
   audited: ({ devices }) => ({ devices }),
+};
+
+export interface ExplainedCall extends Named {
+  readonly method: string;
+  readonly request: Uint8Array;
+}
+
+export const explain: Check<ExplainRequest, ExplainedCall> = {
+  words: ['method is a method of the helper; the request is decoded and checked, never carried out'],
+  parse(_policy, { method, request }) {
+    if (!/^[A-Za-z]{1,64}\.[A-Za-z]{1,64}$/.test(method)) throw malformed('method', 'not Service.Method');
+    return { method, request };
+  },
+  audited: ({ method }) => ({ method }),
 };

@@ -19,6 +19,8 @@ export interface CallsOptions {
 
 export interface CallContext {
   readonly peer: Peer;
+  /** Who calls, where the audit log is to say more than the peer. */
+  readonly actor?: string | undefined;
   readonly signal: AbortSignal;
   /** Milliseconds that the client gives the call, if it says so. */
   readonly timeoutMs: number | undefined;
@@ -91,7 +93,7 @@ export class Calls {
 
   private admit<C>(
     { name: method }: Declared,
-    { peer }: CallContext,
+    { peer, actor }: CallContext,
     check: () => CheckedRequest<C>,
   ): { call: AuditedCall; checked: C } {
     this.count += 1;
@@ -101,11 +103,11 @@ export class Calls {
       request = check();
     } catch (error) {
       const failure = toFailure(error);
-      this.options.audit.refused({ id, method, peer }, failure);
+      this.options.audit.refused({ id, method, peer, actor }, failure);
       throw failure.toConnectError();
     }
     const { checked, ...facts } = request;
-    const call = { id, method, peer, ...facts };
+    const call = { id, method, peer, actor, ...facts };
     try {
       this.options.audit.begin(call);
     } catch (error) {

@@ -7,13 +7,14 @@ import {
 } from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
 import type { Peer } from '../../native/binding.js';
 import { type Declared, declaredBy } from '../declarations.js';
-import type { Entry } from '../dispatch.js';
+import { type Entry, subjectWords } from '../dispatch.js';
 import type { Helper } from '../helper.js';
 import type { Calls, CheckedRequest } from './calls.js';
 
 /** What the connection knows of a request. */
 export interface RequestOrigin {
   readonly peer: Peer;
+  readonly actor: string | undefined;
   /** Set once the request has reached its check; what never does is a refusal of its own. */
   dispatched: boolean;
 }
@@ -35,7 +36,7 @@ export function describeAll(entries: readonly DeclaredEntry[]): readonly MethodD
     create(MethodDescriptionSchema, {
       method: `${entry.method.parent.typeName}.${entry.method.name}`,
       declaration: declared.declaration,
-      checks: [...entry.words],
+      checks: [...entry.words, ...subjectWords[entry.subject]],
     }),
   );
 }
@@ -79,5 +80,5 @@ function contextOf(context: HandlerContext) {
   const origin = context.values.get(originKey);
   if (origin === undefined) throw new Error('request without a connection');
   origin.dispatched = true;
-  return { peer: origin.peer, signal: context.signal, timeoutMs: context.timeoutMs() };
+  return { peer: origin.peer, actor: origin.actor, signal: context.signal, timeoutMs: context.timeoutMs() };
 }

@@ -1,4 +1,4 @@
-/** The RPC server: connections of the agent over a unix socket, each with an HTTP/2 session of its own. */
+/** An RPC server: connections over a unix socket, each with an HTTP/2 session of its own. */
 import {
   constants,
   createServer,
@@ -14,13 +14,17 @@ import type { AuditLog } from '../audit/audit.js';
 import { CallFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Calls } from './calls.js';
-import { Connections } from './connections.js';
+import type { Admission } from './connections.js';
 import { addRoutes, type DeclaredEntry, originKey, type RequestOrigin } from './routes.js';
 
 export interface ServerOptions {
   readonly native: Native;
   readonly helper: Helper;
+  /** The methods that are served. */
   readonly entries: readonly DeclaredEntry[];
+  readonly connections: Admission;
+  /** Who calls, where the audit log is to say more than the peer. */
+  readonly actor?: (peer: Peer) => string;
   readonly calls: Calls;
   readonly audit: AuditLog;
   readonly report: (message: string, error?: unknown) => void;
@@ -32,13 +36,15 @@ const maxStreams = 64;
 const contentTypes = new Set(['application/proto', 'application/connect+proto']);
 
 export class RpcServer {
-  private readonly connections: Connections;
   private readonly sessions = new Set<ServerHttp2Session>();
   private acceptor: { stop(): void } | undefined;
   private inProgress = 0;
 
-  constructor(private readonly options: ServerOptions) {
-    this.connections = new Connections(options.helper.policy);
+  constructor(private readonly options: ServerOptions) {}
+
+  /** Calls in progress. */
+  get calls(): number {
+    return this.inProgress;
   }
 
   /** Serves a listening descriptor, which it takes over. */
@@ -58,24 +64,24 @@ export class RpcServer {
   }
 
   private accept(fd: number, peer: Peer): void {
-    const { native, audit, helper, report } = this.options;
-    const refused = this.connections.admit(peer);
+    const { native, audit, helper, report, connections, actor } = this.options;
+    const refused = connections.admit(peer);
     if (refused !== undefined) {
       native.close(fd);
-      audit.refused({ method: 'connect', peer }, refused);
+      audit.refused({ method: 'connect', peer, actor: actor?.(peer) }, refused);
       return;
     }
     const socket = new Socket({ fd, readable: true, writable: true });
-    socket.on('error', (error) => report('connection of the agent failed', error));
+    socket.on('error', (error) => report('connection failed', error));
     socket.on('close', () => {
-      if (this.connections.leave()) helper.tickets.dropPeer(peer);
+      if (connections.leave()) helper.tickets.dropPeer(peer);
     });
     this.serve(socket, peer);
   }
 
   /** A server for one connection: no request can be taken for one of another peer. */
   private serve(socket: Socket, peer: Peer): void {
-    const { helper, entries, calls } = this.options;
+    const { helper, entries, calls, actor } = this.options;
     const origins = new WeakMap<object, RequestOrigin>();
     const handle = connectNodeAdapter({
       routes: (router) => addRoutes(router, entries, helper, calls),
@@ -86,7 +92,7 @@ export class RpcServer {
       contextValues: (request) => createContextValues().set(originKey, origins.get(request)),
     });
     const server = createServer({ settings: { maxConcurrentStreams: maxStreams } }, (request, response) => {
-      const origin = { peer, dispatched: false };
+      const origin = { peer, actor: actor?.(peer), dispatched: false };
       origins.set(request, origin);
       if (this.admitRequest(request, response, origin)) handle(request, response);
     });
@@ -114,7 +120,7 @@ export class RpcServer {
       this.inProgress -= 1;
       clearTimeout(late);
       if (origin.dispatched) return;
-      audit.refused({ method, peer: origin.peer }, undispatched(response.statusCode));
+      audit.refused({ method, peer: origin.peer, actor: origin.actor }, undispatched(response.statusCode));
     });
     if (this.inProgress > helper.policy.maxCalls) {
       stream.close(constants.NGHTTP2_ENHANCE_YOUR_CALM);

@@ -90,6 +90,16 @@ export class PodWatcher {
     this.inotify?.close();
   }
 
+  /** Launcher pods as they were last seen. */
+  get known(): ObservedPod[] {
+    return [...this.pods.values()].flatMap(({ published }) => published ?? []);
+  }
+
+  /** Watch streams that are open. */
+  get open(): number {
+    return this.watching;
+  }
+
   /** The pod's launcher has exited: part of its state. */
   touch(podUid: string): void {
     const pod = this.pods.get(podUid);
@@ -107,8 +117,7 @@ export class PodWatcher {
       await Promise.race([this.synced, aborted(signal)]);
       // In one step with what is known: each later change is in one of the two.
       this.subscriptions.add(subscription);
-      const known = [...this.pods.values()].flatMap(({ published }) => published ?? []);
-      for (const pod of known) yield { kind: 'pod', pod };
+      for (const pod of this.known) yield { kind: 'pod', pod };
       yield { kind: 'synced' };
       yield* subscription.changes(signal);
     } finally {

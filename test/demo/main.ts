@@ -11,7 +11,7 @@ import { startPeer } from '../harness/guest/peer.js';
 import { repositoryRoot } from '../harness/pods/bundle.js';
 import { run, succeeds, waitFor } from '../harness/pods/run.js';
 import { System, type Vm } from '../harness/system/system.js';
-import { describeProcess } from './processes.js';
+import { describeProcess } from '../harness/system/processes.js';
 
 const out = join(repositoryRoot(), 'demo-out');
 const colour = process.stdout.isTTY;

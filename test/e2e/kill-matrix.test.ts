@@ -31,7 +31,7 @@ beforeAll(async () => {
 
 afterAll(async () => {
   try {
-    expect(stopCommands(bystander)).toEqual([]);
+    expect(bystander.launcher.stopCommands()).toEqual([]);
     await end(bystander);
     expect(await system.node.leftovers()).toEqual([]);
     expect(system.state()).toEqual([]);
@@ -40,11 +40,6 @@ afterAll(async () => {
   }
   expect(await system.node.leftovers()).toEqual([]);
 });
-
-function stopCommands(vm: Vm): string[] {
-  const stops = ['shutdownVirtualMachine', 'killVirtualMachine', 'deleteVirtualMachine'];
-  return vm.launcher.commands().filter((command) => stops.includes(command));
-}
 
 async function end(vm: Vm): Promise<void> {
   system.deleteVmi(vm);
@@ -63,7 +58,7 @@ describe.each(['helper', 'agent'] as const)('the %s is killed while a VM starts'
       restarted,
     ]);
     await system.waitForPhase(vm, 'Running');
-    expect(stopCommands(vm)).toEqual([]);
+    expect(vm.launcher.stopCommands()).toEqual([]);
     expect(system.vmi(bystander)?.status.phase).toBe('Running');
 
     await end(vm);

@@ -11,6 +11,7 @@ import { DomainStore } from '../../agent/domains/store.js';
 import { DomainWatcher } from '../../agent/domains/watcher.js';
 import { HelperClient } from '../../agent/helper/helper-client.js';
 import { LauncherPods } from '../../agent/helper/launcher-pods.js';
+import { systemTimers } from '../../agent/kube/timers.js';
 import { LauncherClients } from '../../agent/launcher/clients.js';
 import { LauncherConnections } from '../../agent/launcher/connections.js';
 import { createLogger } from '../../agent/log/log.js';
@@ -88,7 +89,7 @@ describe.runIf(process.getuid?.() === 0)('helper, launcher and the agent’s sid
       log,
     });
     const common = { helper, pods, clients, notify, records, store, clock, log };
-    watcher = new DomainWatcher({ ...common, resyncSeconds: 300, watchdogSeconds: 30 });
+    watcher = new DomainWatcher({ ...common, timers: systemTimers(), resyncSeconds: 300, watchdogSeconds: 30 });
     await watcher.start(AbortSignal.timeout(deadlineMs));
 
     pod = await node.createPod({ name: 'virt-launcher-vm1-abcde', vmiUid: ref.uid, podIP: '10.244.2.5' });

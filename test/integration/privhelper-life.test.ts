@@ -61,7 +61,7 @@ describe.runIf(isRoot)('the helper on real kernel objects', () => {
     expect(health.version).toBe(manifest.version);
     expect(health.instanceId).toMatch(/^[0-9a-f-]{36}$/);
     const { methods } = await client.describe({});
-    expect(methods).toHaveLength(16);
+    expect(methods).toHaveLength(23);
     expect(methods.every(({ declaration }) => declaration !== undefined)).toBe(true);
   });
 

@@ -105,6 +105,7 @@ describe('launcher command server', () => {
       manager: scriptedManager(() => scenario),
       faults: noFaults,
       onTargetPodCleanup: () => {},
+      onCommand: () => {},
     });
     const port = await new Promise<number>((resolve, reject) =>
       server.bindAsync('127.0.0.1:0', ServerCredentials.createInsecure(), (error, bound) =>

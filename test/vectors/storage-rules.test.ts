@@ -2,7 +2,7 @@ import { create } from '@bufbuild/protobuf';
 import { describe, expect, it } from 'vitest';
 import { HelperDeviceOwnership, UnsupportedDevice } from '../../agent/devices/ownership.js';
 import { CriticalNetworkError } from '../../agent/reconcile/ports.js';
-import { HelperContainerDisks } from '../../agent/storage/container-disks.js';
+import { type DiskPodState, HelperContainerDisks } from '../../agent/storage/container-disks.js';
 import { ClaimOutcome, ClaimResultSchema, Device } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { onePod } from '../unit/network/fakes.js';
 import { silentLog } from '../unit/status/fakes.js';
@@ -23,9 +23,10 @@ const diskCases = loadVectors<DiskInput, DiskExpected>('storage', 'container-dis
 
 function disksOver(input: DiskInput, marker: string, imageVolume: boolean) {
   const helper = new FakeDiskHelper();
+  const pods = new Map<string, DiskPodState>();
   const has = (path: string) => input.tree?.[path] !== undefined;
   for (const uid of input.activePods ?? []) {
-    helper.pods.set(uid, {
+    pods.set(uid, {
       directory: has(`pods/${uid}/volumes/kubernetes.io~empty-dir/${marker}`),
       containerDiskBinary: has(`pods/${uid}/containers/container-disk-binary`),
       kernelBoot: false,
@@ -33,6 +34,7 @@ function disksOver(input: DiskInput, marker: string, imageVolume: boolean) {
   }
   const disks = new HelperContainerDisks({
     helper,
+    podState: (podUid) => pods.get(podUid),
     podsOf: () => [],
     imageVolume: () => imageVolume,
     clock: { now: () => 0 },

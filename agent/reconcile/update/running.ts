@@ -1,11 +1,12 @@
 /** What a running VM needs before it is synchronised (KubeVirt pkg/virt-handler/vm.go handleRunningVMI). */
 import type { Vmi } from '../../api/vmi.js';
+import { networksForLiveUpdate } from '../../network/filters.js';
+import { interfaceStatuses, vmiInterfaces, vmiNetworks } from '../../network/vmi-network.js';
 import type { VmMemory } from '../cleanup.js';
 import type { ControllerDeps } from '../deps.js';
 import { asError, explained } from '../errors.js';
 import type { VmiPass } from '../pass.js';
 import { type HotplugMountDeps, mountHotplugVolumes } from './hotplug-mount.js';
-import { liveUpdateNetworks } from './networks.js';
 import { sriovHotplugPending } from './sriov-hotplug.js';
 
 export type RunningDeps = HotplugMountDeps &
@@ -43,7 +44,7 @@ async function dumpMemory(deps: RunningDeps, vmi: Vmi): Promise<void> {
  * no reason to fail a VM that runs (so the cause, which may be critical, is not kept).
  */
 async function updateNetworks(deps: RunningDeps, pass: VmiPass, vmi: Vmi): Promise<Error | undefined> {
-  const networks = liveUpdateNetworks(vmi);
+  const networks = networksForLiveUpdate(vmiNetworks(vmi), vmiInterfaces(vmi), interfaceStatuses(vmi));
   if (networks.length === 0) return undefined;
   try {
     await deps.networks.setup(vmi, networks);

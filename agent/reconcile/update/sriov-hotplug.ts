@@ -57,6 +57,11 @@ export class SriovHotplug {
     return { run, nextInMs: attempts.next - now + 1 };
   }
 
+  /** VMIs that something is remembered of. */
+  get size(): number {
+    return this.#attempts.size;
+  }
+
   forget(uid: string): void {
     this.#attempts.delete(uid);
   }

@@ -1,10 +1,11 @@
 /** What a VM needs before its domain starts (KubeVirt pkg/virt-handler/vm.go handleStartingVMI). */
 import type { Vmi } from '../../api/vmi.js';
+import { networksForStart } from '../../network/filters.js';
+import { vmiInterfaces, vmiNetworks } from '../../network/vmi-network.js';
 import type { ControllerDeps } from '../deps.js';
 import { explained } from '../errors.js';
 import type { VmiPass } from '../pass.js';
 import { mountHotplugVolumes } from './hotplug-mount.js';
-import { startNetworks } from './networks.js';
 
 export type StartingDeps = Pick<
   ControllerDeps,
@@ -38,7 +39,7 @@ export async function prepareStart(deps: StartingDeps, pass: VmiPass, launcherVm
     deps.queue.addAfter(pass.key, 1000);
     return false;
   }
-  const networks = startNetworks(launcherVmi);
+  const networks = networksForStart(vmiNetworks(launcherVmi), vmiInterfaces(launcherVmi));
   if (networks.length > 0) {
     await explained('failed to configure vmi network', () => deps.networks.setup(launcherVmi, networks));
     deps.timeline?.mark(pass.ref, 'network set up', 'helper');

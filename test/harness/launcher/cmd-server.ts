@@ -21,6 +21,8 @@ export interface CmdServerOptions {
   readonly faults: Faults;
   /** SignalTargetPodCleanup named this pod. */
   readonly onTargetPodCleanup: (vmi: Vmi) => void;
+  /** Told the name of every command when it arrives. */
+  readonly onCommand: (method: string) => void;
 }
 
 interface Outcome {
@@ -100,7 +102,7 @@ export function addCmdServices(server: Server, options: CmdServerOptions): void 
       }
     },
   };
-  addService(server, Cmd, faults.hang ? hanging(handlers) : handlers);
+  addService(server, Cmd, telling(faults.hang ? hanging(handlers) : handlers, options.onCommand));
 }
 
 function checkPlugins(request: VMIRequest): void {
@@ -130,6 +132,18 @@ async function answer<F extends string>(field: F, work: () => Promise<unknown>) 
 function hanging(handlers: Handlers<typeof Cmd>): Handlers<typeof Cmd> {
   const never = () => new Promise<never>(() => {});
   return Object.fromEntries(Object.keys(handlers).map((name) => [name, never]));
+}
+
+function telling(handlers: Handlers<typeof Cmd>, onCommand: (method: string) => void): Handlers<typeof Cmd> {
+  return Object.fromEntries(
+    Object.entries(handlers as Record<string, (request: never) => unknown>).map(([name, handler]) => [
+      name,
+      (request: never) => {
+        onCommand(name);
+        return handler(request);
+      },
+    ]),
+  );
 }
 
 /** One at a time, in order of arrival. */

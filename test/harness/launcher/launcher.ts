@@ -140,6 +140,7 @@ export class Launcher {
         this.#earlyExit = true;
         this.#changed();
       },
+      onCommand: (method) => this.options.log(`command ${method}`),
     });
     const initSocket = join(directories.share, 'sockets/launcher-init-sock');
     rmSync(initSocket, { force: true });

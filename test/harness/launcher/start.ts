@@ -38,6 +38,10 @@ export interface LauncherHandle {
   readonly exited: Promise<ProcessExit>;
   /** Log of monitor and launcher so far. */
   log(): string;
+  /** Names of the commands that the launcher got so far, in order: `syncVirtualMachine`, ... */
+  commands(): string[];
+  /** Those of them that end a domain. */
+  stopCommands(): string[];
   /** Serial console of the guest so far; empty before it starts. */
   console(): string;
   /** Process of QEMU on the host. */
@@ -52,6 +56,7 @@ export interface LauncherHandle {
 }
 
 const deadlineMs = 20_000;
+const endingCommands = ['shutdownVirtualMachine', 'killVirtualMachine', 'deleteVirtualMachine'];
 
 function flags(options: StartLauncherOptions): string[] {
   const faults = options.faults ?? {};
@@ -92,12 +97,16 @@ export async function startLauncher(pod: Pod, options: StartLauncherOptions): Pr
       readIfThere(`/proc/${child}/cmdline`).includes('/harness/launcher.mjs'),
     ),
   );
+  const commands = () =>
+    [...readIfThere(container.log).matchAll(/ launcher: command (\w+)$/gm)].map(([, name = '']) => name);
   return {
     container,
     pid,
     socketPath: `/proc/${pid}/root/run/kubevirt/sockets/launcher-sock`,
     exited: container.exited,
     log: () => readIfThere(container.log),
+    commands,
+    stopCommands: () => commands().filter((command) => endingCommands.includes(command)),
     console: () => readIfThere(join(pod.emptyDir('private'), options.vmiUid, 'virt-serial0-log')),
     qemuPid: () =>
       childrenOf(container.pid).find((child) => readIfThere(`/proc/${child}/comm`).startsWith('qemu-system')),

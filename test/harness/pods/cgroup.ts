@@ -8,6 +8,7 @@ import { signal, waitFor } from './run.js';
 interface Hierarchy {
   /** Empty for cgroup v2. */
   readonly controllers: readonly string[];
+  readonly mountPoint: string;
   readonly base: string;
 }
 
@@ -56,7 +57,8 @@ export function cgroupHierarchies(): Hierarchy[] {
       });
       const mountPoint = mount?.split(' ')[4];
       if (mountPoint === undefined) return [];
-      return [{ controllers: names === '' ? [] : names.split(','), base: join(mountPoint, path) }];
+      const controllers = names === '' ? [] : names.split(',');
+      return [{ controllers, mountPoint, base: join(mountPoint, path) }];
     });
 }
 

@@ -17,7 +17,8 @@ import { bundlePrograms, repositoryRoot } from './bundle.js';
 import { heldByProcesses, type NamespaceOwner, runVariable } from './leftovers.js';
 import { makeShared, mountsBelow, unmountBelow } from './mounts.js';
 import { linkNames, runInNetns, setUpNodeNetwork } from './network.js';
-import { Pod, type PodNode, type PodOptions } from './pod.js';
+import { Pod } from './pod.js';
+import type { PodNode, PodOptions } from './pod-options.js';
 import { readlinkIfThere, uptime } from './proc.js';
 import { type Spawned, signal, start, succeeds, waitFor } from './run.js';
 

@@ -13,10 +13,11 @@ import {
   rmSync,
 } from 'node:fs';
 import { basename, join } from 'node:path';
-import { type CgroupDriver, PodCgroups } from './cgroup.js';
+import { PodCgroups } from './cgroup.js';
 import { type NamespaceOwner, runVariable } from './leftovers.js';
 import { unmountBelow } from './mounts.js';
 import { connectPod, disconnectPod, macOf, type PodLink } from './network.js';
+import type { ContainerDiskSource, PodNode, PodOptions } from './pod-options.js';
 import { childrenOf, readIfThere, uptime } from './proc.js';
 import { type ProcessExit, type Spawned, signal, start, waitFor } from './run.js';
 
@@ -35,44 +36,6 @@ const emptyDirs = {
 } as const;
 
 export type EmptyDir = keyof typeof emptyDirs;
-
-export interface ContainerDiskSource {
-  /** Index of the volume in the VMI's spec. */
-  readonly index: number;
-  /** Host path of the file that becomes the only file of /disk. */
-  readonly image: string;
-  /** Its name in /disk; the base name of `image` when absent. */
-  readonly name?: string;
-}
-
-export interface PodOptions {
-  /** A random one when absent. */
-  readonly uid?: string;
-  readonly name: string;
-  readonly vmiUid: string;
-  readonly podIP: string;
-  /** `0a:58` and the address when absent. */
-  readonly mac?: string;
-  readonly containerDisks?: readonly ContainerDiskSource[];
-  /** Marks a pod whose container disks the node agent has to mount (default true). */
-  readonly bindMountedContainerDisks?: boolean;
-  readonly cgroupDriver?: CgroupDriver;
-}
-
-/** What a pod needs to know about its node. */
-export interface PodNode {
-  readonly runId: string;
-  readonly podsDir: string;
-  /** Directory for roots of containers and logs. */
-  readonly workDir: string;
-  /** Directory with the bundled programs. */
-  readonly programsDir: string;
-  /** A process in the node's network namespace. */
-  readonly netnsPid: number;
-  readonly gateway: string;
-  readonly prefixLength: number;
-  readonly mtu: number;
-}
 
 export interface ContainerOptions {
   readonly name: string;
@@ -170,6 +133,10 @@ export class Pod implements NamespaceOwner {
       mtu: this.node.mtu,
     };
     await connectPod(this.node.netnsPid, this.#pausePid, this.hostLink, link);
+    if (this.options.lateContainerDisks !== true) await this.startContainerDisks();
+  }
+
+  async startContainerDisks(): Promise<void> {
     for (const disk of this.options.containerDisks ?? []) await this.#startContainerDisk(disk);
   }
 

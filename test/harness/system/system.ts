@@ -3,7 +3,7 @@
  * and as much of virt-controller and kubelet as one VM's life needs.
  */
 import { randomUUID } from 'node:crypto';
-import { chmodSync, chownSync, closeSync, existsSync, mkdirSync, openSync, writeFileSync } from 'node:fs';
+import { closeSync, openSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Vmi } from '../../../agent/api/vmi.js';
 import type { JsonValue } from '../../../agent/json/lossless.js';
@@ -12,18 +12,21 @@ import { type ApiServer, startApiServer } from '../apiserver/api-server.js';
 import { buildGuestDisk } from '../guest/disk.js';
 import { guestVmi } from '../guest/vmi.js';
 import { type LauncherHandle, type StartLauncherOptions, startLauncher } from '../launcher/start.js';
-import { repositoryRoot } from '../pods/bundle.js';
 import { createNode, type HarnessNode } from '../pods/node.js';
 import type { Pod } from '../pods/pod.js';
-import { readIfThere } from '../pods/proc.js';
-import { run, type Spawned, signal, start, waitFor } from '../pods/run.js';
+import { readdirIfThere, readIfThere } from '../pods/proc.js';
+import { type Spawned, signal, waitFor } from '../pods/run.js';
+import { ChildProcesses } from './child-processes.js';
+import type { Component, MakePrograms, ProgramName, Programs } from './programs.js';
 
-export const agentUser = 65531;
-export const helperUser = 65530;
+export { agentUser, helperUser } from './programs.js';
+
 const startMs = 20_000;
 
 export interface VmOptions {
   readonly name: string;
+  /** A random one when absent. */
+  readonly uid?: string;
   readonly namespace?: string;
   readonly binding?: 'bridge' | 'masquerade';
   /** Boot script that the guest fetches over its network. */
@@ -32,9 +35,15 @@ export interface VmOptions {
   readonly obeysAcpi?: boolean;
   readonly terminationGracePeriodSeconds?: number;
   readonly machine?: 'qemu' | 'fake';
+  /** Whether the pod has a container disk to be mounted (default: for `qemu`). */
+  readonly containerDisk?: boolean;
+  /** Given: the container disk's container starts when this resolves. */
+  readonly beforeContainerDisk?: Promise<void>;
   readonly faults?: StartLauncherOptions['faults'];
   /** Where a step is to be waited for before the next: the launcher starts when this resolves. */
   readonly beforeLauncher?: Promise<void>;
+  /** Given: the launcher comes first. Called when it is there; the VMI is created when this resolves. */
+  readonly beforeVmi?: () => Promise<void>;
 }
 
 /** A VM with its pod and launcher. */
@@ -44,12 +53,6 @@ export interface Vm {
   readonly uid: string;
   readonly pod: Pod;
   readonly launcher: LauncherHandle;
-}
-
-/** A process of the product. */
-export interface Component {
-  readonly pid: number;
-  readonly process: Spawned;
 }
 
 export class System {
@@ -62,52 +65,46 @@ export class System {
   private constructor(
     readonly api: ApiServer,
     readonly node: HarnessNode,
-    /** The repository as the agent's user can reach it. */
-    private readonly product: string,
+    private readonly programs: Programs,
   ) {}
 
   /** Starts everything but the product's two processes. Needs root; the caller stops it. */
-  static async create(): Promise<System> {
+  static async create(makePrograms: MakePrograms = ChildProcesses.create): Promise<System> {
     const node = await createNode();
-    const api = await startApiServer();
+    let programs: Programs | undefined;
+    let api: ApiServer | undefined;
     try {
-      const product = join(node.root, 'product');
-      mkdirSync(product);
-      await run('mount', ['--bind', repositoryRoot(), product]);
-      const system = new System(api, node, product);
+      programs = await makePrograms(node);
+      api = await startApiServer({ host: programs.apiHost });
+      programs.connect(api);
+      const system = new System(api, node, programs);
       await system.#prepare();
       return system;
     } catch (error) {
-      await api.stop();
+      await api?.stop();
+      await programs?.destroy();
       await node.destroy();
       throw error;
     }
   }
 
   get socketDir(): string {
-    return join(this.node.root, 'run');
+    return this.programs.paths.socketDir;
   }
 
   get privateDir(): string {
-    return join(this.node.root, 'private');
+    return this.programs.paths.privateDir;
   }
 
   get auditFile(): string {
-    return join(this.node.root, 'audit', 'audit.jsonl');
+    return this.programs.paths.auditFile;
   }
 
   get mountRecordDir(): string {
-    return join(this.node.root, 'mount-state');
+    return this.programs.paths.mountRecordDir;
   }
 
   async #prepare(): Promise<void> {
-    for (const directory of [this.socketDir, this.mountRecordDir, join(this.node.root, 'audit')])
-      mkdirSync(directory);
-    mkdirSync(this.privateDir, { mode: 0o755 });
-    chownSync(this.privateDir, agentUser, agentUser);
-    const kubeconfig = join(this.node.root, 'kubeconfig');
-    writeFileSync(kubeconfig, this.api.kubeConfigText, { mode: 0o600 });
-    chownSync(kubeconfig, agentUser, agentUser);
     for (const obeysAcpi of [true, false])
       await buildGuestDisk({ path: this.#diskPath(obeysAcpi), obeysAcpi });
     this.api.store.put('kubevirts', {
@@ -121,30 +118,15 @@ export class System {
 
   /** Starts the helper; resolves when it accepts calls. */
   async startHelper(...extra: string[]): Promise<Component> {
-    const process = this.#spawn('helper', 'dist/privhelper/main.js', undefined, [
-      ...['--socket-dir', this.socketDir, '--kubelet-pods-dir', this.node.podsDir],
-      ...['--state-dir', this.mountRecordDir, '--audit-file', this.auditFile],
-      ...['--agent-uid', String(agentUser), '--agent-gid', String(agentUser)],
-      ...['--uid', String(helperUser), '--gid', String(helperUser)],
-      // Process 1 of a sandboxed machine may be out of reach; the harness runs in the host's namespace.
-      ...['--host-netns', '/proc/self/ns/net'],
-      ...extra,
-    ]);
-    this.helper = { pid: process.pid, process };
-    await this.#waitForLog('helper', process, '"msg":"ready');
+    this.helper = await this.#launch('helper', extra);
+    await this.#waitForLog('helper', this.helper.process, '"msg":"ready');
     return this.helper;
   }
 
   /** Starts the agent; resolves when its caches are complete. */
   async startAgent(...extra: string[]): Promise<Component> {
-    const process = this.#spawn('agent', 'dist/agent/main.js', agentUser, [
-      ...['--hostname-override', this.node.name, '--helper-dir', this.socketDir],
-      ...['--kubevirt-private-dir', this.privateDir, '--kubeconfig', join(this.node.root, 'kubeconfig')],
-      ...['--timeline-file', this.timelineFile, '-v', '4'],
-      ...extra,
-    ]);
-    this.agent = { pid: process.pid, process };
-    await this.#waitForLog('agent', process, 'virt-agent is ready');
+    this.agent = await this.#launch('agent', extra);
+    await this.#waitForLog('agent', this.agent.process, 'virt-agent is ready');
     return this.agent;
   }
 
@@ -154,16 +136,22 @@ export class System {
   }
 
   /** SIGKILL, and the end waited for. */
-  async kill(which: 'helper' | 'agent'): Promise<void> {
+  async kill(which: ProgramName): Promise<void> {
     await this.#end(which, 'SIGKILL');
   }
 
   /** SIGTERM, and the end waited for. */
-  async terminate(which: 'helper' | 'agent'): Promise<void> {
+  async terminate(which: ProgramName): Promise<void> {
     await this.#end(which, 'SIGTERM');
   }
 
-  async #end(which: 'helper' | 'agent', with_: NodeJS.Signals): Promise<void> {
+  /** SIGKILL, and a new one at once; resolves when that is ready. */
+  async restart(which: ProgramName, ...extra: string[]): Promise<void> {
+    await this.kill(which);
+    await (which === 'helper' ? this.startHelper(...extra) : this.startAgent(...extra));
+  }
+
+  async #end(which: ProgramName, with_: NodeJS.Signals): Promise<void> {
     const component = this[which];
     if (component === undefined) return;
     this[which] = undefined;
@@ -171,8 +159,8 @@ export class System {
     await component.process.exited;
   }
 
-  log(which: 'helper' | 'agent'): string {
-    return readIfThere(this.#logPath(which));
+  log(which: ProgramName): string {
+    return readIfThere(this.logPath(which));
   }
 
   get timelineFile(): string {
@@ -198,18 +186,19 @@ export class System {
   /** What virt-controller and kubelet do first: a pod, a VMI handed to this node, a running launcher. */
   async createVm(options: VmOptions): Promise<Vm> {
     const namespace = options.namespace ?? 'default';
-    const uid = randomUUID();
+    const uid = options.uid ?? randomUUID();
     const pod = await this.node.createPod({
       name: `virt-launcher-${options.name}-${uid.slice(0, 5)}`,
       vmiUid: uid,
       podIP: this.#address(),
-      ...(options.machine === 'fake'
-        ? {}
-        : {
+      lateContainerDisks: options.beforeContainerDisk !== undefined,
+      ...((options.containerDisk ?? options.machine !== 'fake')
+        ? {
             containerDisks: [
               { index: 0, image: this.#diskPath(options.obeysAcpi ?? true), name: 'disk.img' },
             ],
-          }),
+          }
+        : {}),
     });
     const vmi = guestVmi({
       namespace,
@@ -221,16 +210,24 @@ export class System {
       ...(options.bootUrl === undefined ? {} : { bootUrl: options.bootUrl }),
       terminationGracePeriodSeconds: options.terminationGracePeriodSeconds ?? 30,
     });
-    this.api.store.put('virtualmachineinstances', vmi as unknown as Record<string, JsonValue>);
+    const createVmi = () =>
+      this.api.store.put('virtualmachineinstances', vmi as unknown as Record<string, JsonValue>);
+    if (options.beforeVmi === undefined) createVmi();
+    void options.beforeContainerDisk?.then(() => pod.startContainerDisks());
     await options.beforeLauncher;
     const launcher = await startLauncher(pod, {
       namespace,
       name: options.name,
       vmiUid: uid,
       terminationGracePeriodSeconds: options.terminationGracePeriodSeconds ?? 30,
+      obeyAcpi: options.obeysAcpi ?? true,
       ...(options.machine === undefined ? {} : { machine: options.machine }),
       ...(options.faults === undefined ? {} : { faults: options.faults }),
     });
+    if (options.beforeVmi !== undefined) {
+      await options.beforeVmi();
+      createVmi();
+    }
     const vm: Vm = { namespace, name: options.name, uid, pod, launcher };
     this.#vms.add(vm);
     return vm;
@@ -241,11 +238,28 @@ export class System {
   }
 
   async waitForPhase(vm: Vm, phase: string, timeoutMs = 30_000): Promise<void> {
-    await waitFor(`${vm.namespace}/${vm.name} in phase ${phase}`, timeoutMs, () => {
-      const now = this.vmi(vm)?.status.phase;
-      if (now !== phase && (now === 'Failed' || now === 'Succeeded'))
-        throw new Error(`phase ${now}\n${this.tail()}`);
-      return now === phase;
+    await this.waitForVmi(
+      vm,
+      `phase ${phase}`,
+      ({ status }) => {
+        const now = status.phase;
+        if (now !== phase && (now === 'Failed' || now === 'Succeeded')) throw new Error(`phase ${now}`);
+        return now === phase;
+      },
+      timeoutMs,
+    );
+  }
+
+  /** Waits until the VMI exists and is as described. */
+  async waitForVmi(
+    vm: Vm,
+    what: string,
+    isSo: (vmi: Vmi) => boolean | undefined,
+    timeoutMs = 30_000,
+  ): Promise<void> {
+    await waitFor(`${vm.namespace}/${vm.name}: ${what}`, timeoutMs, () => {
+      const vmi = this.vmi(vm);
+      return vmi !== undefined && isSo(vmi);
     }).catch((error: Error) => {
       throw new Error(`${error.message}\n${this.tail()}\n${vm.launcher.log().slice(-2000)}`);
     });
@@ -284,6 +298,14 @@ export class System {
     this.#vms.delete(vm);
   }
 
+  /** What agent and helper keep on disk about VMs: ghost records, network states, mount records. */
+  state(): string[] {
+    const directories = ['ghost-records', 'network-info-cache'].map((name) => join(this.privateDir, name));
+    return [...directories, this.mountRecordDir].flatMap((directory) =>
+      readdirIfThere(directory).map((name) => join(directory, name)),
+    );
+  }
+
   /** Ends everything. May be called at any time, more than once. */
   stop(): Promise<void> {
     this.#stopped ??= this.#stop();
@@ -293,6 +315,7 @@ export class System {
   async #stop(): Promise<void> {
     await Promise.all([this.kill('agent'), this.kill('helper')]);
     await this.api.stop();
+    await this.programs.destroy();
     await this.node.destroy();
   }
 
@@ -305,30 +328,20 @@ export class System {
     return join(this.node.root, obeysAcpi ? 'guest-acpi.img' : 'guest-deaf.img');
   }
 
-  #logPath(which: 'helper' | 'agent'): string {
+  logPath(which: ProgramName): string {
     return join(this.node.root, `${which}.log`);
   }
 
-  #spawn(which: 'helper' | 'agent', entry: string, user: number | undefined, args: string[]): Spawned {
-    const path = this.#logPath(which);
-    const log = openSync(path, 'a', 0o644);
-    if (existsSync(path)) chmodSync(path, 0o644);
+  async #launch(which: ProgramName, extra: readonly string[]): Promise<Component> {
+    const log = openSync(this.logPath(which), 'a', 0o644);
     try {
-      return start(globalThis.process.execPath, [join(this.product, entry), ...args], {
-        cwd: '/',
-        stdio: ['ignore', log, log],
-        ...(user === undefined ? {} : { uid: user, gid: user }),
-        env: {
-          PATH: globalThis.process.env['PATH'] ?? '',
-          MY_POD_IP: '10.244.2.2',
-        },
-      });
+      return await this.programs.start(which, extra, log);
     } finally {
       closeSync(log);
     }
   }
 
-  async #waitForLog(which: 'helper' | 'agent', process: Spawned, text: string): Promise<void> {
+  async #waitForLog(which: ProgramName, process: Spawned, text: string): Promise<void> {
     let ended = false;
     void process.exited.then(() => {
       ended = true;

@@ -1,8 +1,16 @@
 import { LosslessNumber } from 'lossless-json';
 import { describe, expect, it } from 'vitest';
-import { ClusterConfigError, isGateOn, parseClusterConfig } from '../../../agent/cluster/config.js';
+import {
+  type ClusterConfig,
+  ClusterConfigError,
+  isGateOn,
+  parseClusterConfig,
+} from '../../../agent/cluster/config.js';
 import { gateStates, isFeatureGateOn } from '../../../agent/cluster/feature-gates.js';
+import { ClusterConfigWatch } from '../../../agent/cluster/watch.js';
+import type { KubeObject } from '../../../agent/kube/objects.js';
 import { loadVectors } from '../../vectors/load.js';
+import { testLogger } from '../kube/test-logger.js';
 
 const configured = (configuration: unknown) => parseClusterConfig({ spec: { configuration } });
 
@@ -46,6 +54,15 @@ it('feature gates as KubeVirt resolves them', () => {
   }
 });
 
+/** KubeVirt writes these defaults into the configuration; here the command line has them. */
+function withDefaults({ apiRateLimit, logVerbosity, ...rest }: ClusterConfig): object {
+  return {
+    ...rest,
+    apiRateLimit: { qps: apiRateLimit.qps ?? 50, burst: apiRateLimit.burst ?? 100 },
+    logVerbosity: { ...logVerbosity, virtHandler: logVerbosity.virtHandler ?? 2 },
+  };
+}
+
 it('effective configurations as KubeVirt makes them, as far as they are used here', () => {
   interface Input {
     configuration: Record<string, unknown>;
@@ -65,7 +82,9 @@ it('effective configurations as KubeVirt makes them, as far as they are used her
     }
     // What KubeVirt makes of the object, read again, is the same as what this makes of it.
     const changed = expected.topLevelKeysDifferentFromFirstCase ?? {};
-    expect(configured(input.configuration), name).toEqual(configured({ ...defaults, ...changed }));
+    expect(withDefaults(configured(input.configuration)), name).toEqual(
+      withDefaults(configured({ ...defaults, ...changed })),
+    );
   }
 });
 
@@ -117,6 +136,19 @@ describe('parseClusterConfig', () => {
     expect(isGateOn(config, 'VSOCK')).toBe(true);
   });
 
+  it('reads limits of API requests and verbosities; what is not positive is not configured', () => {
+    const limit = (tokenBucketRateLimiter: object) =>
+      configured({ handlerConfiguration: { restClient: { rateLimiter: { tokenBucketRateLimiter } } } })
+        .apiRateLimit;
+    expect(limit({ qps: 12.5, burst: 7 })).toEqual({ qps: 12.5, burst: 7 });
+    expect(limit({ qps: 12, burst: 0 })).toEqual({ qps: 12, burst: undefined });
+    expect(limit({ burst: 9 })).toEqual({ qps: undefined, burst: 9 });
+    const { logVerbosity } = configured({
+      developerConfiguration: { logVerbosity: { virtHandler: 5, nodeVerbosity: { n1: 9 } } },
+    });
+    expect(logVerbosity).toEqual({ virtHandler: 5, nodes: new Map([['n1', 9]]) });
+  });
+
   it.each([
     ['text', 'KubeVirt: string instead of object'],
     [{ spec: [] }, 'KubeVirt.spec: array instead of object'],
@@ -130,5 +162,24 @@ describe('parseClusterConfig', () => {
   ])('refuses %j with an error that names the field', (kubevirt, field) => {
     expect(() => parseClusterConfig(kubevirt)).toThrow(ClusterConfigError);
     expect(() => parseClusterConfig(kubevirt)).toThrow(field);
+  });
+});
+
+describe('ClusterConfigWatch', () => {
+  const kubevirt = (configuration: unknown, resourceVersion: string) =>
+    ({ metadata: { name: 'kubevirt', resourceVersion }, spec: { configuration } }) as KubeObject;
+
+  it('tells of another configuration only, and keeps the last one that is valid', () => {
+    const changes: string[] = [];
+    const watch: ClusterConfigWatch = new ClusterConfigWatch(testLogger(), () => {
+      changes.push(watch.current().evictionStrategy);
+    });
+    watch.add(kubevirt({}, '1'));
+    watch.update(kubevirt({}, '1'), kubevirt({ evictionStrategy: 'LiveMigrate' }, '2'));
+    watch.update(kubevirt({}, '2'), kubevirt({ evictionStrategy: 'LiveMigrate' }, '3'));
+    watch.update(kubevirt({}, '3'), kubevirt({ evictionStrategy: 7 }, '4'));
+    expect(watch.current().evictionStrategy).toBe('LiveMigrate');
+    watch.update(kubevirt({}, '4'), kubevirt({}, '5'));
+    expect(changes).toEqual(['LiveMigrate', 'None']);
   });
 });

@@ -52,7 +52,7 @@ describe('start', () => {
     const starting = start();
     await eventually(() => node.notify.podUids().length === count, 'all listeners', 30_000);
     // Sixteen were under way together, with nothing of the list before them.
-    expect(node.fake.calls.slice(0, 16).every((call) => call.startsWith('identify'))).toBe(true);
+    expect(node.fake.calls.slice(0, 16).every((call) => call.startsWith('listenNotify'))).toBe(true);
     await starting;
     expect(node.store.keys()).toHaveLength(count);
     expect(statusOf('ns/vm7')).toBe('Paused');
@@ -116,7 +116,7 @@ describe('start', () => {
   it('AFT-024 a socket that cannot be examined, or a helper that is away, is Unknown and not gone', async () => {
     node.record(ref, 'pod-a');
     await node.pod('pod-a', { directory: false, launcherSocket: SocketState.REFUSED });
-    node.fake.fail.set('identify', failure('openat2 sockets', 'ELOOP', true));
+    node.fake.fail.set('connect', failure('openat2 sockets', 'ELOOP', true));
     await start();
     expect(statusOf('ns/vm')).toBe('Unknown');
     for (let i = 0; i < 5; i++) {

@@ -1,8 +1,9 @@
 import { Code, ConnectError } from '@connectrpc/connect';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { HelperError, HelperUnavailable, toHelperError } from '../../../agent/helper/errors.js';
-import { createHelperTransport, HelperClient } from '../../../agent/helper/helper-client.js';
+import { HelperClient } from '../../../agent/helper/helper-client.js';
 import { LauncherPods } from '../../../agent/helper/launcher-pods.js';
+import { createHelperTransport } from '../../../agent/helper/transport.js';
 import { FailureSchema } from '../../../gen/virtprivsep/privhelper/v1/common_pb.js';
 import { SocketState } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { eventually, FakeHelper, failure, quietLog } from '../launcher/peers.js';

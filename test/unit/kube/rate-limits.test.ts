@@ -34,6 +34,14 @@ describe('ClientRateLimiter', () => {
     expect(await passed(limiter, timers, 300, 0)).toBe(100);
   });
 
+  it('does not fill the bucket when the limit stays', async () => {
+    const timers = new FakeTimers();
+    const limiter = new ClientRateLimiter(timers, { qps: 1, burst: 5 });
+    expect(await passed(limiter, timers, 9, 0)).toBe(5);
+    limiter.set({ qps: 1, burst: 5 });
+    expect(await passed(limiter, timers, 9, 0)).toBe(0);
+  });
+
   it('gives up waiting with its caller, without costing a token', async () => {
     const timers = new FakeTimers();
     const limiter = new ClientRateLimiter(timers, { qps: 1, burst: 1 });

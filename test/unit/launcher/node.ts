@@ -8,9 +8,11 @@ import type { Vmi, VmiRef } from '../../../agent/api/vmi.js';
 import { GhostRecordStore } from '../../../agent/domains/ghost-records.js';
 import { DomainStore } from '../../../agent/domains/store.js';
 import { DomainWatcher } from '../../../agent/domains/watcher.js';
-import { createHelperTransport, HelperClient } from '../../../agent/helper/helper-client.js';
+import { HelperClient } from '../../../agent/helper/helper-client.js';
 import { LauncherPods } from '../../../agent/helper/launcher-pods.js';
 import { samePodState, toPodState } from '../../../agent/helper/pod-state.js';
+import { createHelperTransport } from '../../../agent/helper/transport.js';
+import { systemTimers } from '../../../agent/kube/timers.js';
 import { LauncherClients } from '../../../agent/launcher/clients.js';
 import { LauncherConnections } from '../../../agent/launcher/connections.js';
 import { launcherSocketPath } from '../../../agent/launcher/sockets.js';
@@ -78,7 +80,7 @@ export class TestNode {
       notify: this.notify,
       records: this.records,
       store: this.store,
-      clock,
+      timers: { ...systemTimers(), now: clock.now },
       log,
       resyncSeconds: 300,
       watchdogSeconds: options.watchdogSeconds ?? 30,

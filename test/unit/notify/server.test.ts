@@ -186,4 +186,18 @@ describe('life', () => {
     await expect(fromA.info()).rejects.toBeDefined();
     expect(await fromB.info()).toEqual([1]);
   });
+
+  it('LAU-007 a connected launcher delivers its last event although its listener is closed', async () => {
+    await fromA.domain('MODIFIED', domainJson(a));
+    await node.notify.close('pod-a');
+    expect(existsSync(node.fake.pipe('pod-a'))).toBe(false);
+    expect((await fromA.domain('MODIFIED', gone(a))).success).toBe(true);
+    expect((await fromA.domain('MODIFIED', domainJson(b))).message).toContain('mismatch');
+
+    await node.notify.ensure({ podUid: 'pod-a', vmi: a });
+    expect((await fromA.domain('MODIFIED', domainJson(a))).success).toBe(true);
+    await node.notify.close('pod-a');
+    node.notify.stop();
+    await expect(fromA.domain('MODIFIED', domainJson(a))).rejects.toBeDefined();
+  });
 });

@@ -8,7 +8,7 @@ import { malformed } from '../../../privhelper/failure.js';
 import type { Invocation } from '../../../privhelper/invocation.js';
 import { createPolicy } from '../../../privhelper/policy/policy.js';
 import { type CallContext, Calls } from '../../../privhelper/server/calls.js';
-import { Connections } from '../../../privhelper/server/connections.js';
+import { Connections, OperatorConnections } from '../../../privhelper/server/connections.js';
 import { agent, nativeError, podA, vmiA } from './fakes.js';
 
 const identify = declaredBy(PodService.method.identify);
@@ -163,12 +163,25 @@ describe('calls', () => {
   });
 });
 
+describe('connections of operators', () => {
+  it("admits root and the operators' group, so many connections, from any processes", () => {
+    const connections = new OperatorConnections(createPolicy({ maxConnections: 2 }));
+    expect(connections.admit(agent)).toMatchObject({ code: Code.PermissionDenied, refused: true });
+    expect(connections.admit({ ...agent, gid: 65530 })).toBeUndefined();
+    expect(connections.admit({ pid: 1, uid: 0, gid: 0 })).toBeUndefined();
+    expect(connections.admit({ pid: 2, uid: 0, gid: 0 })?.code).toBe(Code.ResourceExhausted);
+    expect(connections.leave()).toBe(true);
+    expect(connections.admit({ pid: 2, uid: 0, gid: 0 })).toBeUndefined();
+  });
+});
+
 describe('connections', () => {
   it('admits the agent uid only, one process at a time, so many connections', () => {
     const connections = new Connections(createPolicy({ maxConnections: 2 }));
     const other = { ...agent, pid: agent.pid + 1 };
     expect(connections.admit({ ...agent, uid: 0 })?.code).toBe(Code.PermissionDenied);
     expect(connections.admit(agent)).toBeUndefined();
+    expect(connections.pid).toBe(agent.pid);
     expect(connections.admit(other)?.message).toContain('another agent process');
     expect(connections.admit(agent)).toBeUndefined();
     expect(connections.admit(agent)?.code).toBe(Code.ResourceExhausted);

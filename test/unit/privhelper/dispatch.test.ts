@@ -5,20 +5,23 @@ import { HelperService } from '../../../gen/virtprivsep/privhelper/v1/helper_pb.
 import { PodService } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { StorageService } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { declaredBy, methodName, services } from '../../../privhelper/declarations.js';
-import { assertComplete, table } from '../../../privhelper/dispatch.js';
+import { assertComplete, inspection, table } from '../../../privhelper/dispatch.js';
 import { declareAll, describeAll } from '../../../privhelper/server/routes.js';
 
 describe('dispatch table', () => {
   it('has every method of the services exactly once', () => {
-    expect(() => assertComplete(table, services)).not.toThrow();
-    expect(table).toHaveLength(services.flatMap((service) => service.methods).length);
+    const all = [...table, ...inspection];
+    expect(() => assertComplete(all, services)).not.toThrow();
+    expect(all).toHaveLength(services.flatMap((service) => service.methods).length);
   });
 
   it('keeps the helper from starting when a method is missing, foreign or twice there', () => {
     expect(() => assertComplete(table.slice(1), services)).toThrow(/Health is not in the dispatch table/);
-    expect(() => assertComplete([...table, table[0]], services)).toThrow(/Health .* twice/);
+    expect(() => assertComplete([...table, ...inspection, table[0]], services)).toThrow(/Health .* twice/);
     const foreign = { method: Notify.method.handleDomainEvent };
-    expect(() => assertComplete([...table, foreign], services)).toThrow(/not a method of the services/);
+    expect(() => assertComplete([...table, ...inspection, foreign], services)).toThrow(
+      /not a method of the services/,
+    );
   });
 
   it('keeps the helper from starting when a method has no declaration', () => {
@@ -40,7 +43,11 @@ describe('dispatch table', () => {
     const identify = described.find(({ method }) => method.endsWith('PodService.Identify'));
     expect(identify?.method).toBe('virtprivsep.privhelper.v1.PodService.Identify');
     expect(identify?.declaration?.deadlineMs).toBe(5000);
-    expect(identify?.checks).toEqual(['pod_uid and vmi_uid are canonical UUIDs']);
+    expect(identify?.checks).toEqual([
+      'pod_uid and vmi_uid are canonical UUIDs',
+      expect.stringContaining('stays with the VMI'),
+      expect.stringContaining('listens on launcher-sock lives'),
+    ]);
     expect(methodName(PodService.method.identify)).toBe('PodService.Identify');
   });
 });

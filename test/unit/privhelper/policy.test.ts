@@ -15,7 +15,13 @@ import { CallFailure } from '../../../privhelper/failure.js';
 import type { PodRef } from '../../../privhelper/policy/check.js';
 import { apply } from '../../../privhelper/policy/network.js';
 import { createPolicy } from '../../../privhelper/policy/policy.js';
-import { claim, connect, mountContainerDisk, podOnly, stat } from '../../../privhelper/policy/requests.js';
+import {
+  claim,
+  connect,
+  mountContainerDisk,
+  podOnly,
+  podUid as stat,
+} from '../../../privhelper/policy/requests.js';
 import { podA, refA } from './fakes.js';
 
 const policy = createPolicy();

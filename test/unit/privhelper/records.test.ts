@@ -14,7 +14,7 @@ import { Code } from '@connectrpc/connect';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { MountRecords } from '../../../privhelper/pods/records.js';
 import { createPolicy } from '../../../privhelper/policy/policy.js';
-import { podB, refA, vmiA } from './fakes.js';
+import { podB, refA, vmiA, vmiB } from './fakes.js';
 
 const volume = 'volumes/kubernetes.io~empty-dir/container-disks';
 const entry = (podUid: string, index: number) => ({
@@ -55,6 +55,19 @@ describe('mount records', () => {
     const { ino } = statSync(path());
     records.add(refA, 0);
     expect(statSync(path()).ino).toBe(ino);
+  });
+
+  it('lists what is recorded', () => {
+    records.add(refA, 0);
+    records.add(refA, 1);
+    records.add(refB, 0);
+    writeFileSync(join(directory, vmiB), 'not a record');
+    writeFileSync(join(directory, 'stray'), '');
+    expect(records.list().sort((a, b) => b.disks - a.disks)).toEqual([
+      { vmiUid: vmiA, podUid: refA.podUid, disks: 2 },
+      { vmiUid: vmiA, podUid: podB, disks: 1 },
+      { vmiUid: vmiB, podUid: '', disks: 0 },
+    ]);
   });
 
   it('knows the pods that a record names and keeps the others when one is removed', () => {

@@ -4,25 +4,36 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { assertDedicated, ownDirectory } from '../../../privhelper/directories.js';
 import { parseFlags } from '../../../privhelper/flags.js';
+import { choosePolicy } from '../../../privhelper/policy/choose.js';
 import { parseThreadStatus, readThreads, verifyThreads } from '../../../privhelper/privileges.js';
 
 describe('flags', () => {
   it('has the defaults of the deployment', () => {
     expect(parseFlags([])).toEqual({
       socketDir: '/run/virt-privsep',
-      agentUid: 65531,
-      agentGid: 65531,
       uid: 65530,
       gid: 65530,
-      kubeletPodsDir: '/var/lib/kubelet/pods',
       stateDir: '/var/run/kubevirt-private/container-disk-mount-state',
       auditFile: '/var/log/virt-privsep/audit.jsonl',
-      auditMaxBytes: 67108864,
-      qemuUid: 107,
-      qemuGid: 107,
       hostNetns: '/proc/1/ns/net',
       threads: 4,
+      policyFile: undefined,
+      overrides: {},
     });
+  });
+
+  it('gives to the policy what the command line says of it', () => {
+    const { policyFile, overrides } = parseFlags(['--policy', '/etc/policy.yaml', '--qemu-uid', '207']);
+    expect(policyFile).toBe('/etc/policy.yaml');
+    expect(overrides).toEqual({ qemuUid: 207 });
+  });
+
+  it.each([
+    ['--agent-uid', '65530'],
+    ['--agent-uid', '107'],
+    ['--uid', '107'],
+  ])('refuses a user shared by two parties: %s %s', (...args) => {
+    expect(() => choosePolicy(parseFlags(args))).toThrow('must differ');
   });
 
   it.each([
@@ -32,8 +43,7 @@ describe('flags', () => {
     [['--agent-uid', '-1'], /agent-uid/],
     [['--state-dir', 'relative'], /--state-dir/],
     [['--host-netns', 'net'], /--host-netns/],
-    [['--agent-uid', '65530'], /three different users/],
-    [['--agent-uid', '107'], /three different users/],
+    [['--policy', 'relative'], /--policy/],
     [['--unknown'], /unknown/],
     [['positional'], /positional/],
   ])('refuses %j', (args, message) => {

@@ -107,7 +107,11 @@ describe('descriptor channel', () => {
     const { value } = tickets.issue(7, owner);
     claim(value);
     expect(replies).toEqual([[0, 7]]);
-    expect(JSON.parse(lines[0] ?? '')).toMatchObject({ method: 'claim descriptor', call: 'c-1', pod: podA });
+    const claimed = { method: 'claim descriptor', call: 'c-1', pod: podA };
+    expect(lines.map((line) => JSON.parse(line))).toMatchObject([
+      { event: 'begin', ...claimed },
+      { event: 'end', decision: 'allowed', ...claimed },
+    ]);
   });
 
   it('refuses and audits wrong peers, wrong sizes and unknown tickets', () => {

@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest';
 import { decide } from '../../../agent/reconcile/decide.js';
-import { liveUpdateNetworks, startNetworks } from '../../../agent/reconcile/update/networks.js';
 import { hotplugVolumesReady, waitsForAttestation } from '../../../agent/reconcile/update/starting.js';
 import { aDomain, aVmi, deleting } from './objects.js';
 import { key, World } from './world.js';
@@ -355,8 +354,8 @@ describe('running', () => {
     expect(world.calls).not.toContain('launcher.HotplugHostDevices');
   });
 
-  it('networks are named in the order of the interfaces', () => {
-    const vmi = aVmi({
+  it('networks are set up in the order of the interfaces', async () => {
+    const parts = {
       spec: {
         domain: {
           devices: {
@@ -377,8 +376,15 @@ describe('running', () => {
           { name: 'b', infoSource: 'multus-status, guest-agent' },
         ],
       },
-    });
-    expect(startNetworks(vmi)).toEqual(['b', 'a']);
-    expect(liveUpdateNetworks(vmi)).toEqual(['b', 'gone']);
+    };
+    const starting = new World();
+    starting.put(aVmi({ ...parts, phase: 'Scheduled' }));
+    await starting.pass();
+    expect(starting.calls).toContain('network.Setup b a');
+    const running = new World();
+    running.put(aVmi(parts));
+    running.domains.set(key, aDomain('Running'));
+    await running.pass();
+    expect(running.calls).toContain('network.Setup b gone');
   });
 });

@@ -1,20 +1,14 @@
 import type { PodRef } from '../../../agent/api/pod-ref.js';
-import type { ContainerDiskHelper, DiskPodState } from '../../../agent/storage/container-disks.js';
+import type { ContainerDiskHelper } from '../../../agent/storage/container-disks.js';
 import { ContainerDiskState } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 
-/** Pods and listening volume indexes as given; keeps what it was asked. */
+/** Listening volume indexes as given; keeps what it was asked. */
 export class FakeDiskHelper implements ContainerDiskHelper {
-  readonly pods = new Map<string, DiskPodState>();
   readonly listening = new Set<number>();
   readonly calls: string[] = [];
   statError: Error | undefined;
   mountError: Error | undefined;
   unmountError: Error | undefined;
-
-  async statPod(podUid: string): Promise<DiskPodState | undefined> {
-    this.calls.push(`stat-pod ${podUid}`);
-    return this.pods.get(podUid);
-  }
 
   async statContainerDisk(pod: PodRef, volumeIndex: number): Promise<ContainerDiskState> {
     this.calls.push(`stat-disk ${pod.podUid} ${volumeIndex}`);

@@ -1,5 +1,5 @@
-/** What /proc says of a process's privileges, in words. */
-import { readdirSync, readFileSync } from 'node:fs';
+/** What /proc says of a process: the privileges of its threads, its descriptors. */
+import { readdirSync, readFileSync, readlinkSync, statSync } from 'node:fs';
 
 const names = [
   ...['chown', 'dac_override', 'dac_read_search', 'fowner', 'fsetid', 'kill', 'setgid', 'setuid', 'setpcap'],
@@ -74,4 +74,26 @@ export function describeProcess(name: string, pid: number): string {
     kinds.set(text, (kinds.get(text) ?? 0) + 1);
   }
   return [...kinds].map(([text, count]) => `${name} (process ${pid}), ${count} threads: ${text}`).join('\n');
+}
+
+/** An open descriptor of a process. */
+export interface Descriptor {
+  readonly fd: number;
+  /** What /proc says it is: a path, `socket:[n]`, `pipe:[n]`, `anon_inode:[eventpoll]`, ... */
+  readonly link: string;
+  /** Owner of the inode. */
+  readonly uid: number;
+}
+
+/** Descriptors that are closed meanwhile are left out. */
+export function descriptorsOf(pid: number): Descriptor[] {
+  const directory = `/proc/${pid}/fd`;
+  return readdirSync(directory).flatMap((name) => {
+    try {
+      const path = `${directory}/${name}`;
+      return [{ fd: Number(name), link: readlinkSync(path), uid: statSync(path).uid }];
+    } catch {
+      return []; // closed
+    }
+  });
 }

@@ -1,0 +1,79 @@
+/** InspectService.Explain: the checks of a call, one after another, without the call. */
+import { type DescMethod, fromBinary, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
+import type {
+  ExplainedStepSchema,
+  ExplainResponseSchema,
+} from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
+import { type CallFailure, errnoOf, malformed, toFailure } from '../failure.js';
+import type { Helper } from '../helper.js';
+import type { Invocation } from '../invocation.js';
+import type { Named, PodRef } from '../policy/check.js';
+import type { ExplainedCall } from '../policy/requests.js';
+
+type Step = MessageInitShape<typeof ExplainedStepSchema>;
+
+/** Failures of pinning that mean: nobody listens there (any more). */
+const gone = new Set(['ENOENT', 'ECONNREFUSED', 'ESRCH']);
+
+export async function explain(
+  helper: Helper,
+  invocation: Invocation,
+  { method, request }: ExplainedCall,
+): Promise<MessageInitShape<typeof ExplainResponseSchema>> {
+  const found = helper.methods.find(({ declared }) => declared.name === method);
+  if (found === undefined) throw malformed('method', `the helper has no ${method}`);
+  const { entry } = found;
+  const steps: Step[] = [];
+  let failure: CallFailure | undefined;
+  const step = async (check: string, examine: () => Promise<string> | string) => {
+    if (failure !== undefined) return;
+    try {
+      steps.push({ check, passed: true, finding: await examine() });
+    } catch (error) {
+      failure = toFailure(error);
+      steps.push({ check, passed: false, finding: failure.message, field: failure.field });
+    }
+  };
+
+  const answer = () => ({ steps, allowed: failure === undefined, refused: failure?.refused ?? false });
+
+  let named: Named = {};
+  await step('request', () => {
+    const message = decode(entry.method, request);
+    named = entry.parse(helper.policy, message as never);
+    return entry.words.length === 0 ? 'nothing to check' : entry.words.join('; ');
+  });
+  if (entry.subject === 'helper' || failure !== undefined) return answer();
+  const pod: PodRef = { podUid: named.podUid ?? '', vmiUid: named.vmiUid ?? '' };
+  if (entry.subject !== 'observed launcher') {
+    await step('binding', () => {
+      helper.pods.checkBinding(pod);
+      const bound = helper.pods.boundTo(pod.podUid);
+      return bound === undefined ? 'the pod is not bound to a VMI yet' : `the pod is bound to VMI ${bound}`;
+    });
+  }
+  if (entry.subject === 'pod') return answer();
+  await step('launcher', async () => {
+    try {
+      return await helper.pods.observe(
+        invocation,
+        pod.podUid,
+        async ({ launcher: { pid, uid }, pinned }) =>
+          `process ${pid} of uid ${uid} listens and is in the pod's cgroup; it is ${pinned ? '' : 'not yet '}pinned`,
+      );
+    } catch (error) {
+      if (entry.subject !== 'launcher or record' || !gone.has(errnoOf(error))) throw error;
+      const recorded = helper.records.names(pod);
+      return `nobody listens; ${recorded ? 'the mount record names the pod' : 'no mount record names the pod, so nothing is done'}`;
+    }
+  });
+  return answer();
+}
+
+function decode(method: DescMethod, request: Uint8Array): MessageShape<DescMethod['input']> {
+  try {
+    return fromBinary(method.input, request);
+  } catch {
+    throw malformed('request', `not a ${method.input.name}`);
+  }
+}

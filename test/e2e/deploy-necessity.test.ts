@@ -1,0 +1,226 @@
+/** Takes each capability and each mount away in turn: what is left does not work. */
+import { chownSync, mkdirSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { Containers } from '../harness/deploy/containers.js';
+import { Image } from '../harness/deploy/image.js';
+import {
+  container,
+  daemonSet,
+  type PodSpec,
+  render,
+  withoutCapability,
+  withoutMount,
+} from '../harness/deploy/manifest.js';
+import { waitFor } from '../harness/pods/run.js';
+import { System } from '../harness/system/system.js';
+
+const startMs = 120_000;
+const spec = daemonSet(await render('base'), 'virt-handler').spec.template.spec;
+const capabilities = (name: string) => container(spec, name).securityContext.capabilities?.add ?? [];
+const mounts = (name: string) => container(spec, name).volumeMounts.map((mount) => mount.name);
+
+let image: Image;
+let containers: Containers;
+let system: System;
+
+beforeAll(async () => {
+  image = await Image.create();
+  system = await System.create(async (node) => {
+    containers = await Containers.create(node, { image, helperPod: spec, agentPod: spec });
+    return containers;
+  });
+}, startMs);
+
+afterEach(async () => {
+  await system.kill('agent');
+  await system.kill('helper');
+  use(spec);
+});
+
+afterAll(async () => {
+  await system?.stop();
+  image?.destroy();
+  expect(await system?.node.leftovers()).toEqual([]);
+}, startMs);
+
+function use(changed: PodSpec, grantedDevices?: readonly string[]): void {
+  containers.use({
+    helperPod: changed,
+    agentPod: changed,
+    ...(grantedDevices === undefined ? {} : { grantedDevices }),
+  });
+}
+
+/** Resolves when the log has a new line with the text; rejects with the log when the deadline passes. */
+async function logged(which: 'helper' | 'agent', text: string, before: string): Promise<void> {
+  await waitFor(`"${text}" in the log of the ${which}`, startMs, () =>
+    system.log(which).slice(before.length).includes(text),
+  ).catch((error: Error) => {
+    throw new Error(`${error.message}\n${system.tail()}`);
+  });
+}
+
+/** The program ends at its start, and says why. */
+async function startFails(which: 'helper' | 'agent', message: RegExp): Promise<void> {
+  const before = system.log(which);
+  const starting = which === 'helper' ? system.startHelper() : system.startAgent();
+  await expect(starting).rejects.toThrow(`the ${which} ended`);
+  expect(system.log(which).slice(before.length)).toMatch(message);
+}
+
+/** Starts a VM and waits for the helper to refuse or fail a method with a message that matches. */
+async function methodFails(name: string, method: string, message: RegExp): Promise<void> {
+  const vm = await system.createVm({ name, machine: 'fake', containerDisk: true });
+  try {
+    await waitFor(`${method} to fail`, startMs, () =>
+      system
+        .audit()
+        .find((line) => String(line['method']).endsWith(method) && message.test(JSON.stringify(line))),
+    ).catch((error: Error) => {
+      throw new Error(`${error.message}\n${system.tail()}`);
+    });
+    expect(system.vmi(vm)?.status.phase).not.toBe('Running');
+  } finally {
+    await system.kill('agent');
+    await vm.launcher.terminate();
+    await vm.pod.destroy();
+    system.api.store.delete('virtualmachineinstances', vm.namespace, vm.name);
+  }
+}
+
+describe('the helper', () => {
+  it.each(capabilities('virt-privhelper'))(
+    'does not start without %s',
+    async (capability) => {
+      use(withoutCapability(spec, 'virt-privhelper', capability));
+      await startFails('helper', /EPERM|EACCES/);
+    },
+    startMs,
+  );
+
+  it.each(mounts('virt-privhelper').filter((name) => name !== 'tun'))(
+    'does not start without the mount %s',
+    async (name) => {
+      use(withoutMount(spec, 'virt-privhelper', name));
+      await startFails('helper', /ENOENT|EROFS/);
+    },
+    startMs,
+  );
+
+  it(
+    'makes no network without the mount tun',
+    async () => {
+      use(withoutMount(spec, 'virt-privhelper', 'tun'));
+      await system.startProduct();
+      await methodFails('no-tun', 'NetworkService.Apply', /open \/dev\/net\/tun.*ENOENT/);
+    },
+    2 * startMs,
+  );
+
+  it(
+    'makes no network where the runtime does not grant /dev/net/tun',
+    async () => {
+      use(spec, []);
+      await system.startProduct();
+      await methodFails('no-grant', 'NetworkService.Apply', /open \/dev\/net\/tun.*EPERM/);
+    },
+    2 * startMs,
+  );
+});
+
+describe('the agent', () => {
+  it(
+    'does not start without the mount api-access',
+    async () => {
+      use(withoutMount(spec, 'virt-handler', 'api-access'));
+      await system.startHelper();
+      await startFails('agent', /ENOENT/);
+    },
+    startMs,
+  );
+
+  it(
+    'does not find the helper without the mount helper-sockets',
+    async () => {
+      use(withoutMount(spec, 'virt-handler', 'helper-sockets'));
+      await system.startHelper();
+      const before = system.log('agent');
+      const starting = system.startAgent().catch((error: Error) => error);
+      await logged('agent', 'connect ENOENT /run/virt-privsep/helper.sock', before);
+      await system.kill('agent');
+      expect(await starting).toBeInstanceOf(Error);
+    },
+    startMs,
+  );
+
+  it(
+    'cannot be asked without the mount agent-socket',
+    async () => {
+      use(withoutMount(spec, 'virt-handler', 'agent-socket'));
+      await system.startHelper();
+      const before = system.log('agent');
+      await system.startAgent();
+      await logged('agent', 'nobody can ask this agent', before);
+    },
+    startMs,
+  );
+
+  it.each(['ghost-records', 'network-info-cache'])(
+    'forgets its VMs with its pod without the mount %s',
+    async (name) => {
+      const records = () => readdirSync(join(system.privateDir, name));
+      const life = async (changed: PodSpec) => {
+        use(changed);
+        await system.startProduct();
+        const vm = await system.createVm({ name, machine: 'fake', containerDisk: true });
+        await system.waitForPhase(vm, 'Running', startMs);
+        const remembered = records();
+        system.deleteVmi(vm);
+        await system.finishDeletion(vm);
+        await system.kill('agent');
+        await system.kill('helper');
+        return remembered;
+      };
+      expect(await life(spec)).toHaveLength(1);
+      expect(await life(withoutMount(spec, 'virt-handler', name))).toEqual([]);
+    },
+    3 * startMs,
+  );
+});
+
+describe('the init container, with state of a virt-handler before', () => {
+  const uid = '3b241101-e2bb-4255-8caf-4136c566a962';
+
+  /** Owned by `owner`, closed to others, as virt-handler makes them. */
+  function leave(owner: number): void {
+    for (const name of ['ghost-records', 'network-info-cache']) {
+      const directory = join(system.privateDir, name);
+      mkdirSync(join(directory, uid), { recursive: true, mode: 0o750 });
+      for (const path of [directory, join(directory, uid)]) chownSync(path, owner, owner);
+    }
+  }
+
+  it.each([
+    ['CHOWN', 0],
+    ['DAC_READ_SEARCH', 65531],
+  ])(
+    'cannot prepare the directories without %s',
+    async (capability, owner) => {
+      expect(capabilities('state')).toContain(capability);
+      leave(owner);
+      use(withoutCapability(spec, 'state', capability));
+      await expect(system.startAgent()).rejects.toThrow('init container state ended with 1');
+    },
+    startMs,
+  );
+
+  it.each(mounts('state'))(
+    'finds nothing without the mount %s',
+    async (name) => {
+      use(withoutMount(spec, 'state', name));
+      await expect(system.startAgent()).rejects.toThrow('init container state ended with 1');
+    },
+    startMs,
+  );
+});

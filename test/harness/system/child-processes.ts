@@ -1,0 +1,83 @@
+/** Helper and agent as children of the harness, each with its user. */
+import { chownSync, mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { ApiServer } from '../apiserver/api-server.js';
+import { repositoryRoot } from '../pods/bundle.js';
+import type { HarnessNode } from '../pods/node.js';
+import { run, start } from '../pods/run.js';
+import { agentUser, type Component, helperUser, type ProgramName, type Programs } from './programs.js';
+
+export class ChildProcesses implements Programs {
+  readonly apiHost = '127.0.0.1';
+  readonly paths;
+  /** The repository as the agent's user can reach it. */
+  private readonly product: string;
+  private readonly kubeconfig: string;
+
+  private constructor(private readonly node: HarnessNode) {
+    const at = (name: string) => join(node.root, name);
+    this.product = at('product');
+    this.kubeconfig = at('kubeconfig');
+    this.paths = {
+      socketDir: at('run'),
+      privateDir: at('private'),
+      mountRecordDir: at('mount-state'),
+      auditFile: at('audit/audit.jsonl'),
+    };
+  }
+
+  static async create(node: HarnessNode): Promise<ChildProcesses> {
+    const programs = new ChildProcesses(node);
+    mkdirSync(programs.product);
+    await run('mount', ['--bind', repositoryRoot(), programs.product]);
+    const { socketDir, privateDir, mountRecordDir } = programs.paths;
+    for (const directory of [socketDir, mountRecordDir, join(node.root, 'audit')]) mkdirSync(directory);
+    mkdirSync(privateDir, { mode: 0o755 });
+    chownSync(privateDir, agentUser, agentUser);
+    return programs;
+  }
+
+  connect(api: ApiServer): void {
+    writeFileSync(this.kubeconfig, api.kubeConfigText, { mode: 0o600 });
+    chownSync(this.kubeconfig, agentUser, agentUser);
+  }
+
+  async start(which: ProgramName, extra: readonly string[], log: number): Promise<Component> {
+    const { socketDir, privateDir, mountRecordDir, auditFile } = this.paths;
+    const [entry, user, args] =
+      which === 'helper'
+        ? [
+            'dist/privhelper/main.js',
+            undefined,
+            [
+              ...['--socket-dir', socketDir, '--kubelet-pods-dir', this.node.podsDir],
+              ...['--state-dir', mountRecordDir, '--audit-file', auditFile],
+              ...['--agent-uid', String(agentUser), '--agent-gid', String(agentUser)],
+              ...['--uid', String(helperUser), '--gid', String(helperUser)],
+              // Process 1 of a sandboxed machine may be out of reach; the harness runs in the host's namespace.
+              ...['--host-netns', '/proc/self/ns/net'],
+            ],
+          ]
+        : [
+            'dist/agent/main.js',
+            agentUser,
+            [
+              ...['--hostname-override', this.node.name, '--helper-dir', socketDir],
+              ...['--kubevirt-private-dir', privateDir, '--kubeconfig', this.kubeconfig],
+              ...['--timeline-file', join(privateDir, 'timeline.jsonl'), '-v', '4'],
+            ],
+          ];
+    const process = start(globalThis.process.execPath, [join(this.product, entry), ...args, ...extra], {
+      cwd: '/',
+      stdio: ['ignore', log, log],
+      ...(user === undefined ? {} : { uid: user, gid: user }),
+      env: {
+        PATH: globalThis.process.env['PATH'] ?? '',
+        MY_POD_IP: '10.244.2.2',
+      },
+    });
+    return { pid: process.pid, process };
+  }
+
+  async destroy(): Promise<void> {}
+}
