@@ -114,13 +114,19 @@ function callUnary(connection: Connection, { path, body, timeoutMs, signal }: Un
     stream.on('error', (error) => {
       failure ??= lost(error);
     });
-    stream.on('close', () => {
+    const finish = () => {
       clearTimeout(timer);
       signal?.removeEventListener('abort', onAbort);
       if (failure !== undefined) reject(failure);
-      else if (stream.rstCode !== http2.constants.NGHTTP2_NO_ERROR) reject(cutOff());
-      else answer.settle(resolve, reject);
+      else if (answer.complete || (answer.unannounced && stream.rstCode === 0))
+        answer.settle(resolve, reject);
+      else reject(cutOff());
+    };
+    // What is complete need not wait for the stream to be taken down.
+    stream.on('end', () => {
+      if (answer.complete) finish();
     });
+    stream.on('close', finish);
     stream.end(body);
   });
 }
@@ -142,14 +148,20 @@ class Answer {
     return true;
   }
 
+  /** All that was announced is there. */
+  get complete(): boolean {
+    return this.headers?.['content-length'] === String(this.length);
+  }
+
+  /** It did not say how long it is, as only answers outside the protocol do. */
+  get unannounced(): boolean {
+    return this.headers !== undefined && this.headers['content-length'] === undefined;
+  }
+
   settle(resolve: (body: Buffer) => void, reject: (error: ConnectError) => void): void {
     const body = Buffer.concat(this.chunks, this.length);
-    if (this.headers === undefined) {
-      reject(cutOff());
-      return;
-    }
-    const status = Number(this.headers[':status']);
-    const type = this.headers['content-type'];
+    const status = Number(this.headers?.[':status']);
+    const type = this.headers?.['content-type'];
     if (status === 200 && type === 'application/proto') {
       resolve(body);
       return;

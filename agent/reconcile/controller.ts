@@ -150,6 +150,8 @@ export class VmiController {
     if (probe.unresponsive) {
       log.object(pass.ref).info(`cleaning up after the older VMI with UID "${uid}"`);
       await cleanUp(this.#deps, pass.key, predecessor, undefined);
+    } else {
+      log.object(pass.ref).info(`waiting for the launcher of the older VMI with UID "${uid}" to end`);
     }
     queue.addAfter(pass.key, 5000);
   }
@@ -169,7 +171,7 @@ export class VmiController {
       return;
     }
     if (hasVmi(pass)) {
-      this.#lastUids.set(pass.key, pass.ref.uid);
+      await this.#remember(pass);
       timeline?.mark(pass.ref, 'seen', 'agent');
       if (!isFinal(pass.vmi)) this.#countPanic(pass);
     }
@@ -179,6 +181,17 @@ export class VmiController {
     const branchError = await this.#run(branch, pass);
     if (hasVmi(pass)) await writeStatus(this.#deps, pass, branchError);
     if (branchError !== undefined && !(branchError instanceof ConnectHeldBack)) throw branchError;
+  }
+
+  /** The VMI before this one of the same name may have gone unseen; what only this process kept of it goes now. */
+  async #remember({ key, ref }: VmiPass): Promise<void> {
+    const { clients, ghostRecords, memory } = this.#deps;
+    const before = this.#lastUids.get(key);
+    this.#lastUids.set(key, ref.uid);
+    if (before === undefined || before === ref.uid) return;
+    memory.ended.forget(before);
+    // With a ghost record there is more of it, and a cleanup of its own.
+    if (ghostRecords.lastKnownUid(key) !== before) await clients.close({ ...ref, uid: before });
   }
 
   async #decide(pass: Pass): Promise<Branch> {

@@ -100,12 +100,9 @@ void every_fault(const Scenario& it) {
 
 TEST(faults_of_masquerade_binding) { every_fault({Pod::Addresses::kDual, false, masquerade_plan()}); }
 
-TEST(faults_of_bridge_binding) {
-  if (kernel_has_dummy()) every_fault({Pod::Addresses::kDual, false, bridge_plan()});
-}
+TEST(faults_of_bridge_binding) { every_fault({Pod::Addresses::kDual, false, bridge_plan()}); }
 
 TEST(faults_of_two_bindings) {
-  if (!kernel_has_dummy()) return;
   killed_anywhere({Pod::Addresses::kIpv4, true, with_secondary(masquerade_plan())});
   refused_anywhere({Pod::Addresses::kDual, true, with_secondary(bridge_plan())});
 }
@@ -132,7 +129,6 @@ TEST(a_failed_undo_is_told) {
 }
 
 TEST(faults_of_detachment) {
-  if (!kernel_has_dummy()) return;
   NetworkPlan unplug;
   unplug.uid = unplug.gid = 107;
   unplug.detachments.push_back({"pod16477688c0e", false});

@@ -57,7 +57,7 @@ class Pod {
   Fd peer_;
 };
 
-// Bridge binding cannot be tried without; net_vm.sh runs these tests where the kernel has them.
+// Without, a bridge stands in; net_vm.sh runs these tests under a kernel that has dummy links.
 bool kernel_has_dummy();
 
 NetworkPlan bridge_plan();

@@ -7,7 +7,7 @@ import {
 } from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
 import type { Peer } from '../../native/binding.js';
 import { type Declared, declaredBy } from '../declarations.js';
-import { type Entry, subjectWords } from '../dispatch.js';
+import { type Entry, subjectWords, type UnaryEntry } from '../dispatch.js';
 import type { Helper } from '../helper.js';
 import type { Calls, CheckedRequest } from './calls.js';
 
@@ -24,6 +24,10 @@ export const originKey = createContextKey<RequestOrigin | undefined>(undefined);
 export interface DeclaredEntry {
   readonly entry: Entry;
   readonly declared: Declared;
+}
+
+export interface DeclaredUnary extends DeclaredEntry {
+  readonly entry: UnaryEntry;
 }
 
 /** Throws when an entry's method has no complete declaration. */
@@ -66,7 +70,7 @@ export function addRoutes(
 }
 
 /** The table has paired each check with its own request and operation, so the types meet again here. */
-function check(entry: Entry, { policy }: Helper, request: unknown): CheckedRequest<never> {
+export function check(entry: Entry, { policy }: Helper, request: unknown): CheckedRequest<never> {
   const checked = entry.parse(policy, request as never);
   return {
     checked: checked as never,

@@ -3,8 +3,9 @@ import {
   constants,
   createServer,
   type Http2ServerRequest,
-  type Http2ServerResponse,
+  type IncomingHttpHeaders,
   type ServerHttp2Session,
+  type ServerHttp2Stream,
 } from 'node:http2';
 import { Socket } from 'node:net';
 import { Code, createContextValues } from '@connectrpc/connect';
@@ -15,7 +16,14 @@ import { CallFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Calls } from './calls.js';
 import type { Admission } from './connections.js';
-import { addRoutes, type DeclaredEntry, originKey, type RequestOrigin } from './routes.js';
+import {
+  addRoutes,
+  type DeclaredEntry,
+  type DeclaredUnary,
+  originKey,
+  type RequestOrigin,
+} from './routes.js';
+import { UnaryServer } from './unary.js';
 
 export interface ServerOptions {
   readonly native: Native;
@@ -83,18 +91,36 @@ export class RpcServer {
   private serve(socket: Socket, peer: Peer): void {
     const { helper, entries, calls, actor } = this.options;
     const origins = new WeakMap<object, RequestOrigin>();
+    const ended = new AbortController();
+    socket.on('close', () => ended.abort());
+    const unary = new UnaryServer({
+      entries: entries.filter((declared): declared is DeclaredUnary => declared.entry.kind === 'unary'),
+      helper,
+      calls,
+      signal: ended.signal,
+    });
     const handle = connectNodeAdapter({
       routes: (router) => addRoutes(router, entries, helper, calls),
       grpc: false,
       grpcWeb: false,
       acceptCompression: [],
       readMaxBytes: helper.policy.maxRequestBytes,
-      contextValues: (request) => createContextValues().set(originKey, origins.get(request)),
+      contextValues: (request) =>
+        createContextValues().set(originKey, origins.get((request as Http2ServerRequest).stream)),
     });
-    const server = createServer({ settings: { maxConcurrentStreams: maxStreams } }, (request, response) => {
+    // Never listens: it makes requests of the streams that it is given.
+    const library = createServer(handle);
+    const server = createServer({ settings: { maxConcurrentStreams: maxStreams } });
+    server.on('stream', (stream, headers, flags) => {
       const origin = { peer, actor: actor?.(peer), dispatched: false };
-      origins.set(request, origin);
-      if (this.admitRequest(request, response, origin)) handle(request, response);
+      if (!this.admitRequest(stream, headers, origin)) return;
+      const called = unary.find(headers);
+      if (called !== undefined) {
+        void unary.answer(stream, headers, called, origin);
+        return;
+      }
+      origins.set(stream, origin);
+      library.emit('stream', stream, headers, flags, []);
     });
     server.on('session', (session) => {
       this.sessions.add(session);
@@ -105,29 +131,31 @@ export class RpcServer {
 
   /** Bounds number, type and time of requests. What never reaches its check is audited as refused. */
   private admitRequest(
-    request: Http2ServerRequest,
-    response: Http2ServerResponse,
+    stream: ServerHttp2Stream,
+    headers: IncomingHttpHeaders,
     origin: RequestOrigin,
   ): boolean {
     const { audit, helper } = this.options;
-    const method = request.url.slice(1, 257);
-    const { stream } = request;
+    const method = (headers[':path'] ?? '').slice(1, 257);
     const late = setTimeout(() => {
-      if (!request.complete) stream.close(constants.NGHTTP2_CANCEL);
+      if (!stream.readableEnded) stream.close(constants.NGHTTP2_CANCEL);
     }, helper.policy.requestTimeoutMs);
     this.inProgress += 1;
+    // A stream that breaks ends; `close` follows.
+    stream.on('error', () => undefined);
     stream.once('close', () => {
       this.inProgress -= 1;
       clearTimeout(late);
       if (origin.dispatched) return;
-      audit.refused({ method, peer: origin.peer, actor: origin.actor }, undispatched(response.statusCode));
+      const status = Number(stream.sentHeaders?.[':status'] ?? 0);
+      audit.refused({ method, peer: origin.peer, actor: origin.actor }, undispatched(status));
     });
     if (this.inProgress > helper.policy.maxCalls) {
       stream.close(constants.NGHTTP2_ENHANCE_YOUR_CALM);
       return false;
     }
-    if (!contentTypes.has(request.headers['content-type'] ?? '')) {
-      response.writeHead(415).end();
+    if (!contentTypes.has(headers['content-type'] ?? '')) {
+      stream.respond({ ':status': 415 }, { endStream: true });
       return false;
     }
     return true;

@@ -2,7 +2,7 @@
 import { chownSync, mkdirSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import { Containers } from '../harness/deploy/containers.js';
+import { Containers, tunDevice } from '../harness/deploy/containers.js';
 import { Image } from '../harness/deploy/image.js';
 import {
   container,
@@ -44,12 +44,8 @@ afterAll(async () => {
   expect(await system?.node.leftovers()).toEqual([]);
 }, startMs);
 
-function use(changed: PodSpec, grantedDevices?: readonly string[]): void {
-  containers.use({
-    helperPod: changed,
-    agentPod: changed,
-    ...(grantedDevices === undefined ? {} : { grantedDevices }),
-  });
+function use(changed: PodSpec, grantedDevices: readonly string[] = [tunDevice]): void {
+  containers.use({ helperPod: changed, agentPod: changed, grantedDevices });
 }
 
 /** Resolves when the log has a new line with the text; rejects with the log when the deadline passes. */
@@ -69,6 +65,15 @@ async function startFails(which: 'helper' | 'agent', message: RegExp): Promise<v
   expect(system.log(which).slice(before.length)).toMatch(message);
 }
 
+/** The agent waits for what it cannot get, and says what. */
+async function neverReady(text: string): Promise<void> {
+  const before = system.log('agent');
+  const starting = system.startAgent().catch((error: Error) => error);
+  await logged('agent', text, before);
+  await system.kill('agent');
+  expect(await starting).toBeInstanceOf(Error);
+}
+
 /** Starts a VM and waits for the helper to refuse or fail a method with a message that matches. */
 async function methodFails(name: string, method: string, message: RegExp): Promise<void> {
   const vm = await system.createVm({ name, machine: 'fake', containerDisk: true });
@@ -83,9 +88,9 @@ async function methodFails(name: string, method: string, message: RegExp): Promi
     expect(system.vmi(vm)?.status.phase).not.toBe('Running');
   } finally {
     await system.kill('agent');
+    system.deleteVmi(vm);
     await vm.launcher.terminate();
-    await vm.pod.destroy();
-    system.api.store.delete('virtualmachineinstances', vm.namespace, vm.name);
+    await system.finishDeletion(vm);
   }
 }
 
@@ -131,11 +136,11 @@ describe('the helper', () => {
 
 describe('the agent', () => {
   it(
-    'does not start without the mount api-access',
+    'has no access to the API without the mount api-access',
     async () => {
       use(withoutMount(spec, 'virt-handler', 'api-access'));
       await system.startHelper();
-      await startFails('agent', /ENOENT/);
+      await neverReady('reading the credentials for the API server failed');
     },
     startMs,
   );
@@ -145,11 +150,7 @@ describe('the agent', () => {
     async () => {
       use(withoutMount(spec, 'virt-handler', 'helper-sockets'));
       await system.startHelper();
-      const before = system.log('agent');
-      const starting = system.startAgent().catch((error: Error) => error);
-      await logged('agent', 'connect ENOENT /run/virt-privsep/helper.sock', before);
-      await system.kill('agent');
-      expect(await starting).toBeInstanceOf(Error);
+      await neverReady('connect ENOENT /run/virt-privsep/helper.sock');
     },
     startMs,
   );

@@ -1,3 +1,4 @@
+import { rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { LauncherTestClient } from '../harness/launcher/client.js';
@@ -42,7 +43,10 @@ async function expectEventsArrive(vm: Vm): Promise<void> {
 function recordPhases(vm: Vm): { readonly phases: string[]; stop(): void } {
   const phases: string[] = [];
   const stop = system.api.store.watch('virtualmachineinstances', (object) => {
-    const { metadata, status } = object as unknown as { metadata: { uid: string }; status?: { phase?: string } };
+    const { metadata, status } = object as unknown as {
+      metadata: { uid: string };
+      status?: { phase?: string };
+    };
     if (metadata.uid === vm.uid) phases.push(status?.phase ?? '');
   });
   return { phases, stop };
@@ -76,7 +80,7 @@ describe('a running VM', () => {
     const vm = await system.createVm({ name: 'vm', machine: 'fake' });
     await system.waitForPhase(vm, 'Running');
     await system.kill('agent');
-    system.removeState(join(system.privateDir, 'ghost-records', vm.uid));
+    rmSync(join(system.privateDir, 'ghost-records', vm.uid));
     const written = recordPhases(vm);
     await system.startAgent();
     await expectEventsArrive(vm);

@@ -36,7 +36,7 @@ export function planOf(...attachments: AttachmentPlan[]): NetworkPlan {
   return { attachments, detachments: [], uid: 107, gid: 107 };
 }
 
-/** Bridge binding needs dummy links, which not every test machine's kernel has. */
+/** Not every kernel has dummy links. */
 export function kernelHasDummy(): Promise<boolean> {
   return succeeds('unshare', ['--net', '--', 'ip', 'link', 'add', 'probe', 'type', 'dummy']);
 }

@@ -112,6 +112,13 @@ export class ModelCluster {
     launcher.history.ends.push(networkFailed);
   }
 
+  /** The agent dies. Between undefining a guest that ended and writing so, it takes with it how it ended. */
+  lastWords({ key, launcher }: ModelVm): void {
+    const phase = this.api.get(key)?.status.phase;
+    const written = phase === 'Succeeded' || phase === 'Failed';
+    if (launcher.count('DeleteVirtualMachine') > 0 && !written) launcher.history.ends.push('not written');
+  }
+
   /** kubelet: SIGTERM, and SIGKILL when the pod's time is over. */
   #endPod({ launcher }: ModelVm): void {
     this.time.after(500, () => launcher.terminate());

@@ -151,6 +151,7 @@ export class World {
   }
 
   #killAgent(): void {
+    for (const vm of this.cluster.vms) this.cluster.lastWords(vm);
     this.#agent?.kill();
     this.#agent = undefined;
   }

@@ -247,7 +247,10 @@ export class ModelLauncher {
     this.history.ends.push(why);
     this.#become('off', reason);
     // The final notification is waited for, not for ever.
-    this.time.after(45_000, () => this.exit('ended'));
+    this.time.after(45_000, () => {
+      if (this.guest === 'off' && this.#listener === undefined) this.history.ends.push('not heard of');
+      this.exit('ended');
+    });
   }
 
   #undefine(): void {

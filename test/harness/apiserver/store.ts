@@ -256,6 +256,14 @@ export class StoreAccess {
     return this.store.delete(kindOf(plural), namespace, name, options);
   }
 
+  /** Tells `listener` of every change of a kind, with the object as it is then. Returns what ends that. */
+  watch(plural: string, listener: (object: JsonObject) => void): () => void {
+    const kind = kindOf(plural);
+    return this.store.subscribe((change) => {
+      if (change.kind.plural === kind.plural) listener(change.object);
+    });
+  }
+
   /**
    * Resolves with the object (undefined: not there) as soon as `accept` does. Rejects after `timeoutMs`
    * with its last state.

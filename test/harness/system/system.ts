@@ -163,6 +163,16 @@ export class System {
     return readIfThere(this.logPath(which));
   }
 
+  /** Waits until lines that match were logged `count` times since the log had `from` characters. */
+  async logged(which: ProgramName, line: RegExp, count: number, timeoutMs: number, from = 0): Promise<void> {
+    await waitFor(`${count} times ${line} in the log of the ${which}`, timeoutMs, () => {
+      const lines = this.log(which).slice(from).split('\n');
+      return lines.filter((text) => line.test(text)).length >= count;
+    }).catch((error: Error) => {
+      throw new Error(`${error.message}\n${this.tail()}`);
+    });
+  }
+
   get timelineFile(): string {
     return join(this.privateDir, 'timeline.jsonl');
   }
@@ -279,23 +289,28 @@ export class System {
 
   /** kubelet and virt-controller at the end: the launcher has gone, so the pod goes, then the VMI object. */
   async finishDeletion(vm: Vm, timeoutMs = 60_000): Promise<void> {
-    await Promise.race([
-      vm.launcher.exited,
-      waitFor(`launcher of ${vm.name} to end`, timeoutMs, () => false as const).catch((error: Error) => {
-        throw new Error(`${error.message}\n${this.tail()}`);
-      }),
-    ]);
+    let ended = false;
+    void vm.launcher.exited.then(() => {
+      ended = true;
+    });
+    await waitFor(`launcher of ${vm.name} to end`, timeoutMs, () => ended).catch((error: Error) => {
+      throw new Error(`${error.message}\n${this.tail()}\n${vm.launcher.log().slice(-2000)}`);
+    });
     await vm.pod.destroy();
-    const vmi = this.vmi(vm);
-    if (vmi?.metadata.uid === vm.uid) {
-      const { finalizers: _, ...metadata } = vmi.metadata;
-      this.api.store.put('virtualmachineinstances', { ...vmi, metadata } as unknown as Record<
-        string,
-        JsonValue
-      >);
-      if (this.vmi(vm) !== undefined) this.api.store.delete('virtualmachineinstances', vm.namespace, vm.name);
-    }
+    this.forgetVmi(vm);
     this.#vms.delete(vm);
+  }
+
+  /** Removes the VMI object, as when its finalizer has been taken away. */
+  forgetVmi(vm: Vm): void {
+    const vmi = this.vmi(vm);
+    if (vmi?.metadata.uid !== vm.uid) return;
+    const { finalizers: _, ...metadata } = vmi.metadata;
+    this.api.store.put('virtualmachineinstances', { ...vmi, metadata } as unknown as Record<
+      string,
+      JsonValue
+    >);
+    if (this.vmi(vm) !== undefined) this.deleteVmi(vm);
   }
 
   /** What agent and helper keep on disk about VMs: ghost records, network states, mount records. */
