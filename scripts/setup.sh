@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 debian_packages=(
   build-essential cmake python3          # the native addon
   qemu-system-x86 seabios ipxe ipxe-qemu binutils iproute2 nftables # virtual machines and pod networks of the demo and the tests
+  crun golang-github-containers-common   # the product's own containers in the tests, and the usual seccomp profile
   strace kubernetes-client openssl procps util-linux
 )
 

@@ -60,6 +60,7 @@ PrivilegedPool::~PrivilegedPool() {
   pthread_t keeper = threads_[0]->handle;
   lock.unlock();
   wake_.notify_all();
+  keeper_wake_.notify_all();
   for (Job& job : cancelled) job.fail(Error::of(ECANCELED, "privileged threads are stopping"));
   // Once the keeper has ended the list does not change.
   ::pthread_join(keeper, nullptr);
@@ -67,14 +68,16 @@ PrivilegedPool::~PrivilegedPool() {
 }
 
 Status PrivilegedPool::submit(Job job) {
+  bool taken = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (stopping_) return Error::of(ECANCELED, "privileged threads are stopping");
     if (queue_.size() >= kMaxQueue) return Error::of(EAGAIN, "queue of privileged calls is full");
     queue_.push_back(std::move(job));
+    taken = queue_.size() <= idle_;
   }
-  // The keeper waits on the same condition, so one wake-up might reach only it.
-  wake_.notify_all();
+  // A job that has to wait for a thread is the keeper's to watch.
+  (taken ? wake_ : keeper_wake_).notify_one();
   return ok();
 }
 
@@ -152,7 +155,7 @@ void* PrivilegedPool::thread_main(void* argument) {
     }
   }
   pool.settled_.notify_all();
-  pool.wake_.notify_all();
+  pool.keeper_wake_.notify_all();
   if (home) pool.serve(thread, *home);
   return nullptr;
 }
@@ -186,11 +189,13 @@ void PrivilegedPool::serve(Thread& thread, Home& home) {
       lock.lock();
       if (!usable) {
         thread.ended = true;
-        wake_.notify_all();
+        keeper_wake_.notify_all();
         return;
       }
     } else {
+      ++idle_;
       wake_.wait(lock);
+      --idle_;
     }
   }
 }
@@ -231,7 +236,7 @@ void PrivilegedPool::keep(std::unique_lock<std::mutex>& lock) {
   }
   int wait_ms = complete ? INT32_MAX : kRetryMs;
   for (const Job& job : queue_) wait_ms = std::min(wait_ms, job.deadline.remaining_ms() + 1);
-  if (!stopping_) wake_.wait_for(lock, std::chrono::milliseconds(wait_ms));
+  if (!stopping_) keeper_wake_.wait_for(lock, std::chrono::milliseconds(wait_ms));
 }
 
 void PrivilegedPool::reap_ended(std::unique_lock<std::mutex>& lock) {
@@ -247,7 +252,7 @@ void PrivilegedPool::reap_ended(std::unique_lock<std::mutex>& lock) {
     ::pthread_join(ended->handle, nullptr);
     lock.lock();
     // What just failed is not repeated at once.
-    if (unfit && !stopping_) wake_.wait_for(lock, std::chrono::milliseconds(kRetryMs));
+    if (unfit && !stopping_) keeper_wake_.wait_for(lock, std::chrono::milliseconds(kRetryMs));
   }
 }
 
@@ -268,6 +273,7 @@ Status PrivilegedPool::on_every_thread(const Errand& errand) {
   std::unique_lock<std::mutex> lock(mutex_);
   for (const auto& thread : threads_) thread->errand = &errand;
   wake_.notify_all();
+  keeper_wake_.notify_all();
   bool done = settled_.wait_for(lock, kStepTime, [this] {
     for (const auto& thread : threads_) {
       if (thread->errand != nullptr) return false;

@@ -82,10 +82,12 @@ class PrivilegedPool {
   const unsigned count_;
   const uint64_t permitted_;
   std::mutex mutex_;
-  std::condition_variable wake_;     // threads wait for work
-  std::condition_variable settled_;  // the main thread waits for start-up steps
+  std::condition_variable wake_;         // threads wait for work
+  std::condition_variable keeper_wake_;  // the keeper waits for something to look after
+  std::condition_variable settled_;      // the main thread waits for start-up steps
   std::vector<std::unique_ptr<Thread>> threads_;  // the keeper first
   std::deque<Job> queue_;
+  size_t idle_ = 0;  // threads that wait on wake_
   bool stopping_ = false;
 };
 

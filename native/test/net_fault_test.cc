@@ -40,6 +40,7 @@ Pod::Fault at(unsigned number, int fault) {
   return [=](unsigned step, const std::string&) { return step == number ? fault : 0; };
 }
 
+// NET-032.
 void killed_anywhere(const Scenario& it) {
   for (unsigned n = 1; n <= it.steps; ++n) {
     std::string what = "killed before change " + std::to_string(n);
@@ -80,6 +81,7 @@ void refused_anywhere(const Scenario& it) {
   }
 }
 
+// AFT-043.
 void busy_anywhere(const Scenario& it) {
   for (unsigned n = 1; n <= it.steps; ++n) {
     std::string what = "EBUSY once at change " + std::to_string(n);

@@ -31,7 +31,7 @@ export function statContainerDisk(
   });
 }
 
-/** The record is on disk before the mount, so that a helper that dies in between leaves what undoes it. */
+/** The record is written before the mount, so that a helper that dies in between leaves what undoes it. */
 export function mountContainerDisk(
   { native, podsDir, pods, records }: Helper,
   invocation: Invocation,

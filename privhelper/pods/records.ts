@@ -8,7 +8,6 @@ import {
   constants,
   existsSync,
   fstatSync,
-  fsyncSync,
   openSync,
   readdirSync,
   readFileSync,
@@ -67,7 +66,7 @@ export class MountRecords {
       });
   }
 
-  /** Makes sure, before the mount, that the record names the disk. On disk when it returns. */
+  /** Makes sure, before the mount, that the record names the disk. Outlives the helper when it returns. */
   add(pod: PodRef, volumeIndex: number): void {
     const entries = this.read(pod.vmiUid) ?? [];
     const entry = this.entry(pod.podUid, volumeIndex);
@@ -129,23 +128,17 @@ export class MountRecords {
     }
   }
 
+  /** Not synced to the disk: what ends the host ends its mounts, and a torn record blocks nothing. */
   private write(vmiUid: string, entries: readonly RecordEntry[]): void {
     const temporary = join(this.directory, `.${vmiUid}.tmp`);
     const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_TRUNC | constants.O_NOFOLLOW;
     const fd = openSync(temporary, flags, 0o600);
     try {
       writeFileSync(fd, JSON.stringify({ mountTargetEntries: entries, usesSafePaths: true }));
-      fsyncSync(fd);
     } finally {
       closeSync(fd);
     }
     renameSync(temporary, this.path(vmiUid));
-    const directory = openSync(this.directory, constants.O_RDONLY | constants.O_DIRECTORY);
-    try {
-      fsyncSync(directory);
-    } finally {
-      closeSync(directory);
-    }
   }
 }
 

@@ -1,5 +1,5 @@
 /** Takes each capability and each mount away in turn: what is left does not work. */
-import { chownSync, mkdirSync, readdirSync } from 'node:fs';
+import { chownSync, mkdirSync, readdirSync, readFileSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { Containers, tunDevice } from '../harness/deploy/containers.js';
@@ -9,10 +9,11 @@ import {
   daemonSet,
   type PodSpec,
   render,
+  withContainer,
   withoutCapability,
   withoutMount,
 } from '../harness/deploy/manifest.js';
-import { waitFor } from '../harness/pods/run.js';
+import { run, waitFor } from '../harness/pods/run.js';
 import { System } from '../harness/system/system.js';
 
 const startMs = 120_000;
@@ -131,6 +132,45 @@ describe('the helper', () => {
       await methodFails('no-grant', 'NetworkService.Apply', /open \/dev\/net\/tun.*EPERM/);
     },
     2 * startMs,
+  );
+});
+
+describe('the pod', () => {
+  it(
+    'of the helper does not know launchers without hostPID',
+    async () => {
+      use({ ...spec, hostPID: false });
+      await system.startHelper('--host-netns', '/proc/self/ns/net');
+      await system.startAgent();
+      await methodFails('no-host-pid', 'PodService.Identify', /in another pid namespace/);
+    },
+    2 * startMs,
+  );
+
+  it.each([
+    ['HostToContainer', 0],
+    ['None', 1],
+  ] as const)(
+    'with mountPropagation %s holds %i volumes that kubelet has unmounted',
+    async (mountPropagation, held) => {
+      const volume = join(system.node.podsDir, `volume-${mountPropagation}`);
+      mkdirSync(volume);
+      await run('mount', ['-t', 'tmpfs', 'tmpfs', volume]);
+      use(
+        withContainer(spec, 'virt-privhelper', (one) => ({
+          ...one,
+          volumeMounts: one.volumeMounts.map((mount) =>
+            mount.name === 'kubelet-pods' ? { ...mount, mountPropagation } : mount,
+          ),
+        })),
+      );
+      const { pid } = await system.startHelper();
+      await run('umount', [volume]);
+      rmdirSync(volume);
+      const mountinfo = readFileSync(`/proc/${pid}/mountinfo`, 'utf8').split('\n');
+      expect(mountinfo.filter((line) => line.includes(` /var/lib/kubelet/pods/volume-`))).toHaveLength(held);
+    },
+    startMs,
   );
 });
 

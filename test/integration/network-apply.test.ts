@@ -207,7 +207,7 @@ describe('pod networks', () => {
     expect(await names(pod)).toEqual(before);
   });
 
-  it('AFT-043 a name collision with a foreign link is refused and leaves no remains', async () => {
+  it('a name collision with a foreign link is refused and leaves no remains', async () => {
     const pod = await node.createPod();
     await pod.shell('ip link add tap0 type veth peer name other');
     const before = await names(pod);
