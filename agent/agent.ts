@@ -1,7 +1,6 @@
 /** The agent put together: who gets what, in which order it starts and stops. */
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import type { Native } from '../native/binding.js';
 import {
   HostFacts,
   NoBackupTrackers,
@@ -18,7 +17,7 @@ import { GhostRecordStore } from './domains/ghost-records.js';
 import { DomainStore } from './domains/store.js';
 import { DomainWatcher } from './domains/watcher.js';
 import type { Flags } from './flags.js';
-import { NativeDescriptorChannel } from './helper/descriptors.js';
+import type { DescriptorChannel } from './helper/descriptors.js';
 import { HelperClient } from './helper/helper-client.js';
 import { LauncherPods } from './helper/launcher-pods.js';
 import { createHelperTransport } from './helper/transport.js';
@@ -56,12 +55,12 @@ import { TimelineRecorder, type TimelineStep, type VmiTimeline } from './timelin
 
 const workers = 10;
 const podRecheckMs = 30_000;
-const descriptorClaimMs = 5_000;
 
 export interface AgentOptions {
   readonly flags: Flags;
   readonly env: NodeJS.ProcessEnv;
-  readonly native: Native;
+  /** Where the helper's descriptors come in. */
+  readonly descriptors: DescriptorChannel;
   readonly log: Logger;
   /** The log verbosity that the cluster asks for; undefined: none in particular. */
   readonly setVerbosity: (verbosity: number | undefined) => void;
@@ -74,7 +73,7 @@ export interface AgentOptions {
  * touched by a stop.
  */
 export async function runAgent(options: AgentOptions, stop: AbortSignal): Promise<void> {
-  const { flags, env, native, log } = options;
+  const { flags, env, descriptors, log } = options;
   const timers = systemTimers();
   const metrics = new Registry();
   const queue = new WorkQueue(timers, new QueueMetrics(metrics, timers).of('virt-handler-vm'));
@@ -134,10 +133,7 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
   kubeVirts.addHandler(cluster);
 
   // The helper and, through it, the launchers
-  const helper = new HelperClient(
-    createHelperTransport(join(flags.helperDir, 'helper.sock')),
-    new NativeDescriptorChannel(native, join(flags.helperDir, 'fd.sock'), descriptorClaimMs),
-  );
+  const helper = new HelperClient(createHelperTransport(join(flags.helperDir, 'helper.sock')), descriptors);
   const pods = new LauncherPods({ helper, log, recheckIntervalMs: podRecheckMs });
   const connections = new LauncherConnections(helper, pods);
   const records = new GhostRecordStore(stateDirectory(flags, 'ghost-records'), log);

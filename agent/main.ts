@@ -4,9 +4,12 @@ import { createWriteStream } from 'node:fs';
 import { loadNative } from '../native/binding.js';
 import { runAgent } from './agent.js';
 import { logLevelOf, parseFlags, UsageError, usage } from './flags.js';
+import { NativeDescriptorChannel } from './helper/descriptors.js';
 import { timelineCommand, timelineUsage } from './inspect/timeline-command.js';
 import { createLogger, type Logger } from './log/log.js';
 import type { TimelineStep, VmiTimeline } from './timeline/timeline.js';
+
+const descriptorClaimMs = 5_000;
 
 /** Exit codes: 0 stopped, 1 broken, 2 wrong use. */
 async function main(): Promise<number> {
@@ -39,7 +42,7 @@ async function main(): Promise<number> {
     {
       flags,
       env: process.env,
-      native,
+      descriptors: new NativeDescriptorChannel(native, join(flags.helperDir, 'fd.sock'), descriptorClaimMs),
       log,
       setVerbosity: (verbosity) => {
         level = verbosity === undefined ? flags.logLevel : logLevelOf(verbosity);

@@ -69,8 +69,9 @@ Status attempt_once(const NetworkPlan& plan, const StepHook& hook, bool* changed
 
 Status attempt_repeatedly(const NetworkPlan& plan, const StepHook& hook, bool* changed,
                           Status (*work)(Attempt&, const NetworkPlan&)) {
-  Deadline deadline = Deadline::after_ms(kRetryWithinMs);
   Status done = attempt_once(plan, hook, changed, work);
+  // From the first failure on: where the kernel is merely slow there is a second attempt all the same.
+  Deadline deadline = Deadline::after_ms(kRetryWithinMs);
   for (int i = 1; i < kAttempts && !done; ++i) {
     if (!is_transient(done.error().code) || !done.error().unchanged || deadline.passed()) break;
     ::nanosleep(&kPause, nullptr);

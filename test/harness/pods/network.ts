@@ -53,7 +53,7 @@ export async function connectPod(
   // The container runtime lets unprivileged processes open low ports (the launcher's DHCP server needs 67).
   await runInNetns(podPid, 'sh', [
     '-c',
-    'ip link set lo up && ip addr add "$1" dev eth0 && ip link set eth0 up && ip route add default via "$2" && echo 0 >/proc/sys/net/ipv4/ip_unprivileged_port_start',
+    'ip link set lo up && ip addr add "$1" brd + dev eth0 && ip link set eth0 up && ip route add default via "$2" && echo 0 >/proc/sys/net/ipv4/ip_unprivileged_port_start',
     'sh',
     `${link.podIP}/${link.prefixLength}`,
     link.gateway,

@@ -76,6 +76,75 @@ describe('the write', () => {
   });
 });
 
+describe('a write that conflicts', () => {
+  const poweredOff = aDomain('Shutoff', 'Shutdown');
+
+  it('is made again from what the cache then holds, and never without having seen it', async () => {
+    const world = new World();
+    world.put(aVmi({ phase: 'Scheduled', metadata: { resourceVersion: '1' } }));
+    world.domains.set(key, aDomain('Running'));
+    world.stubs = { updateVMIError: 'the object has been modified' };
+    expect(await world.pass()).toContain('modified');
+    expect(world.events.map(({ reason }) => reason)).not.toContain('Started');
+
+    // What another one wrote arrives; it is kept.
+    world.stubs = {};
+    const theirs = aVmi({
+      phase: 'Scheduled',
+      metadata: { resourceVersion: '2', labels: { theirs: 'yes' } },
+      status: { launcherContainerImageVersion: 'theirs' },
+    });
+    world.put(theirs);
+    expect(await world.pass()).toBeNull();
+    const [first, second] = world.puts;
+    expect(first?.metadata.resourceVersion).toBe('1');
+    expect(second?.metadata).toEqual(theirs.metadata);
+    expect(second?.status).toMatchObject({ phase: 'Running', launcherContainerImageVersion: 'theirs' });
+    expect(world.events.filter(({ reason }) => reason === 'Started')).toHaveLength(1);
+  });
+
+  it('does not forget how the guest ended, although its domain is undefined by then', async () => {
+    for (const [reason, phase] of [
+      ['Shutdown', 'Succeeded'],
+      ['Crashed', 'Failed'],
+    ] as const) {
+      const world = new World();
+      world.put(aVmi());
+      world.domains.set(key, aDomain('Shutoff', reason));
+      world.stubs = { updateVMIError: 'the object has been modified' };
+      expect(await world.pass()).toContain('modified');
+      expect(world.calls).toContain('launcher.DeleteVirtualMachine');
+      expect(world.domains.get(key)).toBeUndefined();
+      // The pod is going meanwhile.
+      world.stubs = { launcherUnresponsive: true };
+      expect(await world.pass()).toBeNull();
+      expect(world.puts.at(-1)?.status.phase).toBe(phase);
+      expect(world.controller.remembered).toBeGreaterThan(0);
+      world.echo();
+      await world.pass();
+      world.local.clear();
+      await world.pass();
+      expect(world.controller.remembered).toBe(0);
+    }
+  });
+
+  it('a VM of the same name does not inherit how the one before it ended', async () => {
+    const world = new World();
+    world.put(aVmi());
+    world.domains.set(key, poweredOff);
+    world.stubs = { updateVMIError: 'the object has been modified' };
+    await world.pass();
+    world.stubs = {};
+    world.put(aVmi({ phase: 'Scheduled', metadata: { uid: 'the next one' } }));
+    expect(await world.pass()).toBeNull();
+    expect(world.puts.at(-1)?.status.phase).toBe('Scheduled');
+    expect(world.calls).toContain('launcher.SyncVirtualMachine');
+    world.local.clear();
+    await world.pass();
+    expect(world.controller.remembered).toBe(0);
+  });
+});
+
 describe('semanticEqual', () => {
   it.each([
     [{ a: null }, {}],
