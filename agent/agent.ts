@@ -245,7 +245,11 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
     expectations.set(key, 0, 0);
     queue.add(key);
   };
-  localVmis.addHandler({ add: touch, update: (_before, after) => touch(after), delete: touch });
+  const see = (vmi: { readonly metadata: VmiRef }) => {
+    timeline.mark(vmi.metadata, 'seen', 'agent');
+    touch(vmi);
+  };
+  localVmis.addHandler({ add: see, update: (_before, after) => see(after), delete: touch });
   // The two caches do not hear of a deletion at the same moment; whoever acted on the later one looks again.
   globalVmis.addHandler({
     add: () => {},

@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 /** The process: command line, privileges (none), signals, exit code. */
 import { createWriteStream } from 'node:fs';
+import { join } from 'node:path';
 import { loadNative } from '../native/binding.js';
 import { runAgent } from './agent.js';
 import { logLevelOf, parseFlags, UsageError, usage } from './flags.js';

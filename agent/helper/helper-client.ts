@@ -46,6 +46,7 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
   private readonly networks: Client<typeof NetworkService>;
   private readonly storage: Client<typeof StorageService>;
   private readonly devices: Client<typeof DeviceService>;
+  private readonly deadlines = new Map<DescMethod, number>();
   private instanceId: string | undefined;
 
   constructor(
@@ -63,7 +64,9 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
 
   /** Also notices a restarted helper. */
   async health(): Promise<HealthResponse> {
-    const response = await call(HelperService.method.health, (options) => this.helper.health({}, options));
+    const response = await this.call(HelperService.method.health, (options) =>
+      this.helper.health({}, options),
+    );
     const before = this.instanceId;
     this.instanceId = response.instanceId;
     if (before !== undefined && before !== response.instanceId) this.emit('restarted', response.instanceId);
@@ -71,7 +74,7 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
   }
 
   async describe(): Promise<MethodDescription[]> {
-    const { methods } = await call(HelperService.method.describe, (options) =>
+    const { methods } = await this.call(HelperService.method.describe, (options) =>
       this.helper.describe({}, options),
     );
     return methods;
@@ -89,7 +92,9 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
   /** Undefined when the pod has no launcher volumes on this host. */
   async statPod(podUid: string): Promise<PodState | undefined> {
     try {
-      const { pod } = await call(PodService.method.stat, (options) => this.pods.stat({ podUid }, options));
+      const { pod } = await this.call(PodService.method.stat, (options) =>
+        this.pods.stat({ podUid }, options),
+      );
       return pod === undefined ? undefined : toPodState(pod);
     } catch (error) {
       if (error instanceof HelperError && error.code === Code.NotFound) return undefined;
@@ -98,22 +103,23 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
   }
 
   identify(pod: PodRef): Promise<IdentifyResponse> {
-    return call(PodService.method.identify, (options) => this.pods.identify({ pod }, options));
+    return this.call(PodService.method.identify, (options) => this.pods.identify({ pod }, options));
   }
 
   async markUnresponsive(pod: PodRef): Promise<boolean> {
     const method = PodService.method.markUnresponsive;
-    return (await call(method, (options) => this.pods.markUnresponsive({ pod }, options))).changed;
+    return (await this.call(method, (options) => this.pods.markUnresponsive({ pod }, options))).changed;
   }
 
   async release(pod: PodRef): Promise<boolean> {
-    return (await call(PodService.method.release, (options) => this.pods.release({ pod }, options))).changed;
+    return (await this.call(PodService.method.release, (options) => this.pods.release({ pod }, options)))
+      .changed;
   }
 
   /** A socket connected to the launcher's command server, whose peer is the pinned launcher. */
   async connectLauncher(pod: PodRef): Promise<Socket> {
     const method = SocketService.method.connect;
-    const { ticket } = await call(method, (options) =>
+    const { ticket } = await this.call(method, (options) =>
       this.sockets.connect({ pod, socket: PodSocket.LAUNCHER_COMMAND }, options),
     );
     return this.redeem(method, ticket?.value, (value) => this.descriptors.connected(value));
@@ -122,45 +128,69 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
   /** The listening notify socket of the pod, made anew. */
   async listenNotify(pod: PodRef): Promise<ListenOptions> {
     const method = SocketService.method.listenNotify;
-    const { ticket } = await call(method, (options) => this.sockets.listenNotify({ pod }, options));
+    const { ticket } = await this.call(method, (options) => this.sockets.listenNotify({ pod }, options));
     return this.redeem(method, ticket?.value, (value) => this.descriptors.listening(value));
   }
 
   async closeNotify(pod: PodRef): Promise<boolean> {
     const method = SocketService.method.closeNotify;
-    return (await call(method, (options) => this.sockets.closeNotify({ pod }, options))).changed;
+    return (await this.call(method, (options) => this.sockets.closeNotify({ pod }, options))).changed;
   }
 
   observeNetwork(pod: PodRef): Promise<ObserveResponse> {
-    return call(NetworkService.method.observe, (options) => this.networks.observe({ pod }, options));
+    return this.call(NetworkService.method.observe, (options) => this.networks.observe({ pod }, options));
   }
 
   async applyNetwork(request: MessageInitShape<typeof ApplyRequestSchema>): Promise<boolean> {
-    return (await call(NetworkService.method.apply, (options) => this.networks.apply(request, options)))
+    return (await this.call(NetworkService.method.apply, (options) => this.networks.apply(request, options)))
       .changed;
   }
 
   async statContainerDisk(pod: PodRef, volumeIndex: number): Promise<ContainerDiskState> {
     const method = StorageService.method.statContainerDisk;
-    return (await call(method, (options) => this.storage.statContainerDisk({ pod, volumeIndex }, options)))
-      .state;
+    return (
+      await this.call(method, (options) => this.storage.statContainerDisk({ pod, volumeIndex }, options))
+    ).state;
   }
 
   /** `imagePath` empty: the only file of /disk. False when it was mounted already. */
   async mountContainerDisk(pod: PodRef, volumeIndex: number, imagePath: string): Promise<boolean> {
     const request = { pod, volumeIndex, imagePath };
     const method = StorageService.method.mountContainerDisk;
-    return (await call(method, (options) => this.storage.mountContainerDisk(request, options))).changed;
+    return (await this.call(method, (options) => this.storage.mountContainerDisk(request, options))).changed;
   }
 
   async unmountContainerDisks(pod: PodRef): Promise<boolean> {
     const method = StorageService.method.unmountContainerDisks;
-    return (await call(method, (options) => this.storage.unmountContainerDisks({ pod }, options))).changed;
+    return (await this.call(method, (options) => this.storage.unmountContainerDisks({ pod }, options)))
+      .changed;
   }
 
   async claimDevices(request: MessageInitShape<typeof ClaimRequestSchema>): Promise<ClaimResult[]> {
-    return (await call(DeviceService.method.claim, (options) => this.devices.claim(request, options)))
+    return (await this.call(DeviceService.method.claim, (options) => this.devices.claim(request, options)))
       .results;
+  }
+
+  private async call<T>(method: DescMethod, run: (options: CallOptions) => Promise<T>): Promise<T> {
+    const options = { timeoutMs: this.deadlineMs(method) + deadlineMarginMs };
+    try {
+      return await run(options).catch((error: unknown) => {
+        if (isUnprocessed(error)) return run(options);
+        throw error;
+      });
+    } catch (error) {
+      throw toHelperError(callName(method), error);
+    }
+  }
+
+  /** Read from the declaration once: options are kept encoded. */
+  private deadlineMs(method: DescMethod): number {
+    let deadlineMs = this.deadlines.get(method);
+    if (deadlineMs === undefined) {
+      ({ deadlineMs } = getOption(method, declaration));
+      this.deadlines.set(method, deadlineMs);
+    }
+    return deadlineMs;
   }
 
   private async redeem<T>(
@@ -180,17 +210,4 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
 
 function callName(method: DescMethod): string {
   return `${method.parent.name}.${method.name}`;
-}
-
-async function call<T>(method: DescMethod, run: (options: CallOptions) => Promise<T>): Promise<T> {
-  const { deadlineMs } = getOption(method, declaration);
-  const options = { timeoutMs: deadlineMs + deadlineMarginMs };
-  try {
-    return await run(options).catch((error: unknown) => {
-      if (isUnprocessed(error)) return run(options);
-      throw error;
-    });
-  } catch (error) {
-    throw toHelperError(callName(method), error);
-  }
 }

@@ -15,6 +15,7 @@ import {
   rmSync,
   writeFileSync,
 } from 'node:fs';
+import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fromJson, type JsonValue as ProtoJson, toJson } from '@bufbuild/protobuf';
 import { type DhcpRecord, DhcpRecordSchema } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
@@ -93,13 +94,13 @@ export class NetworkStateStore {
   }
 
   async remove(vmiUid: string, network: string): Promise<void> {
-    rmSync(this.#path(vmiUid, network), { force: true });
+    await rm(this.#path(vmiUid, network), { force: true });
     this.forget(vmiUid, network);
   }
 
   async removeVmi(vmiUid: string): Promise<void> {
     this.#memory.delete(vmiUid);
-    rmSync(this.#vmiDirectory(vmiUid), { recursive: true, force: true });
+    await rm(this.#vmiDirectory(vmiUid), { recursive: true, force: true });
   }
 
   /** Drops the memory of one network, not its file. */

@@ -172,7 +172,6 @@ export class VmiController {
     }
     if (hasVmi(pass)) {
       await this.#remember(pass);
-      timeline?.mark(pass.ref, 'seen', 'agent');
       if (!isFinal(pass.vmi)) this.#countPanic(pass);
     }
     if (pass.domain?.Status.Status === 'Running') timeline?.mark(pass.ref, 'domain running', 'launcher');

@@ -58,28 +58,39 @@ export function parseHierarchyMounts(mountinfo: string, cgroupRoot: string): Hie
   });
 }
 
-/** The caller makes sure that the process lives when this returns. */
-export function readCgroups(pid: number, cgroupRoot: string): Hierarchy[] {
-  const mounts = parseHierarchyMounts(readBounded('/proc/self/mountinfo', maxMountinfoBytes), cgroupRoot);
-  return parseCgroup(readBounded(`/proc/${pid}/cgroup`, maxFileBytes)).map(({ controllers, path }) => {
-    const names = controllers.split(',');
-    const mount = mounts.find((each) =>
-      controllers === '' ? each.version === 2 : names.every((name) => each.controllers.includes(name)),
-    );
-    const problem = (text: string) => ({ controllers, path, values: [], problem: text });
-    if (mount === undefined) return problem(`not mounted below ${cgroupRoot}`);
-    const below = relative(mount.root, path);
-    // A path that leads upwards lies outside the cgroup namespace of the helper.
-    if (`/${below}/`.includes('/../')) return problem("outside the helper's cgroup namespace");
-    const files = controllers === '' ? filesOfV2 : names.flatMap((name) => filesOfV1[name] ?? []);
-    try {
-      const values = files.flatMap((file) => {
-        const value = readIfAny(join(mount.mountPoint, below, file), maxFileBytes);
-        return value === undefined ? [] : { file, value: value.trim() };
-      });
-      return { controllers, path, values, problem: '' };
-    } catch (error) {
-      return problem(`not readable: ${errnoOf(error)}`);
+/** The caller makes sure that the process lives when this resolves. */
+export async function readCgroups(pid: number, cgroupRoot: string): Promise<Hierarchy[]> {
+  const mounts = parseHierarchyMounts(
+    await readBounded('/proc/self/mountinfo', maxMountinfoBytes),
+    cgroupRoot,
+  );
+  const found = parseCgroup(await readBounded(`/proc/${pid}/cgroup`, maxFileBytes));
+  return Promise.all(found.map((each) => readHierarchy(each, mounts, cgroupRoot)));
+}
+
+async function readHierarchy(
+  { controllers, path }: { readonly controllers: string; readonly path: string },
+  mounts: readonly HierarchyMount[],
+  cgroupRoot: string,
+): Promise<Hierarchy> {
+  const names = controllers.split(',');
+  const mount = mounts.find((each) =>
+    controllers === '' ? each.version === 2 : names.every((name) => each.controllers.includes(name)),
+  );
+  const problem = (text: string) => ({ controllers, path, values: [], problem: text });
+  if (mount === undefined) return problem(`not mounted below ${cgroupRoot}`);
+  const below = relative(mount.root, path);
+  // A path that leads upwards lies outside the cgroup namespace of the helper.
+  if (`/${below}/`.includes('/../')) return problem("outside the helper's cgroup namespace");
+  const files = controllers === '' ? filesOfV2 : names.flatMap((name) => filesOfV1[name] ?? []);
+  try {
+    const values: Hierarchy['values'] = [];
+    for (const file of files) {
+      const value = await readIfAny(join(mount.mountPoint, below, file), maxFileBytes);
+      if (value !== undefined) values.push({ file, value: value.trim() });
     }
-  });
+    return { controllers, path, values, problem: '' };
+  } catch (error) {
+    return problem(`not readable: ${errnoOf(error)}`);
+  }
 }

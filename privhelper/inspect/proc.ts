@@ -1,29 +1,34 @@
-/** Files of /proc and of cgroups that everybody on the machine may read. No privilege is used for them. */
-import { closeSync, constants, openSync, readSync } from 'node:fs';
+/**
+ * Files of /proc and of cgroups that everybody on the machine may read. No privilege is used for them, and
+ * the helper's own thread does not wait for them.
+ */
+import { constants } from 'node:fs';
+import { open } from 'node:fs/promises';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { errnoOf } from '../failure.js';
 
 /** The whole text; throws EFBIG beyond `limit` bytes. */
-export function readBounded(path: string, limit: number): string {
-  const fd = openSync(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+export async function readBounded(path: string, limit: number): Promise<string> {
+  const file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
   try {
     const chunks: Buffer[] = [];
     for (let size = 0; ; ) {
-      const chunk = Buffer.alloc(16 << 10);
-      const n = readSync(fd, chunk);
-      if (n === 0) return Buffer.concat(chunks).toString('utf8');
-      size += n;
-      if (size > limit) throw Object.assign(new Error(`read ${path}`), { code: 'EFBIG' });
-      chunks.push(chunk.subarray(0, n));
+      const { buffer, bytesRead } = await file.read({ buffer: Buffer.alloc(16 << 10) });
+      if (bytesRead === 0) return Buffer.concat(chunks).toString('utf8');
+      size += bytesRead;
+      if (size > limit)
+        throw Object.assign(new Error(`read ${path}`), { code: 'EFBIG', syscall: `read ${path}` });
+      chunks.push(buffer.subarray(0, bytesRead));
     }
   } finally {
-    closeSync(fd);
+    await file.close();
   }
 }
 
 /** As {@link readBounded}; undefined for a file that is not there. */
-export function readIfAny(path: string, limit: number): string | undefined {
+export async function readIfAny(path: string, limit: number): Promise<string | undefined> {
   try {
-    return readBounded(path, limit);
+    return await readBounded(path, limit);
   } catch (error) {
     if (errnoOf(error) === 'ENOENT') return undefined;
     throw error;
@@ -41,6 +46,7 @@ export interface ProcessFacts {
 /** USER_HZ: the same on every architecture that KubeVirt supports. */
 const ticksPerSecond = 100;
 const maxCommandLine = 64 << 10;
+const commandLineMs = 500;
 const dnsSubdomain = /^[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?$/;
 
 /** Start of the process in clock ticks after boot: field 22 of proc_pid_stat(5). NaN when it is not there. */
@@ -62,10 +68,24 @@ export function parseClaims(commandLine: string): { claimedNamespace: string; cl
   return { claimedNamespace: flag('namespace'), claimedName: flag('name') };
 }
 
-/** The caller makes sure that the process lives when this returns, or the number may mean another one. */
-export function readProcess(pid: number): ProcessFacts {
-  const uptimeMs = Number(readBounded('/proc/uptime', 128).split(' ', 1)[0]) * 1000;
-  const startMs = (parseStartTicks(readBounded(`/proc/${pid}/stat`, 4096)) * 1000) / ticksPerSecond;
-  const ageMs = Math.max(0, Math.round(uptimeMs - startMs));
-  return { ageMs, ...parseClaims(readBounded(`/proc/${pid}/cmdline`, maxCommandLine)) };
+/**
+ * A command line is in its process's memory, which the process can make slow to read or too long: then there
+ * is none.
+ */
+async function readClaims(pid: number): Promise<ReturnType<typeof parseClaims>> {
+  const late = new AbortController();
+  const text = await Promise.race([
+    readBounded(`/proc/${pid}/cmdline`, maxCommandLine).catch(() => ''),
+    sleep(commandLineMs, '', { signal: late.signal }).catch(() => ''),
+  ]);
+  late.abort();
+  return parseClaims(text);
+}
+
+/** The caller makes sure that the process lives when this resolves, or the number may mean another one. */
+export async function readProcess(pid: number): Promise<ProcessFacts> {
+  const uptimeMs = Number((await readBounded('/proc/uptime', 128)).split(' ', 1)[0]) * 1000;
+  const startTicks = parseStartTicks(await readBounded(`/proc/${pid}/stat`, 4096));
+  const ageMs = Math.max(0, Math.round(uptimeMs - (startTicks * 1000) / ticksPerSecond) || 0);
+  return { ageMs, ...(await readClaims(pid)) };
 }

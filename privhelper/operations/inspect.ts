@@ -101,8 +101,8 @@ async function inspectPod(
   }
   try {
     return await pods.observe(invocation, pod.podUid, async ({ launcher, pinned, vmiUid }) => {
-      const process = processMessage(launcher);
-      const disks = mountedDisks(readMounts(launcher));
+      const process = await processMessage(launcher);
+      const disks = mountedDisks(await readMounts(launcher));
       const call = invocation.within(invocation.call.caps, perPodMs);
       // Also says that the launcher still lives, so what was read is its.
       const { links } = await native.observeNetwork(call, launcher, forbiddenNetworks);
@@ -120,8 +120,8 @@ async function inspectPod(
   }
 }
 
-function processMessage(launcher: Launcher): MessageInitShape<typeof LauncherProcessSchema> {
-  const { ageMs, ...claims } = readProcess(launcher.pid);
+async function processMessage(launcher: Launcher): Promise<MessageInitShape<typeof LauncherProcessSchema>> {
+  const { ageMs, ...claims } = await readProcess(launcher.pid);
   return {
     pid: launcher.pid,
     uid: launcher.uid,
@@ -133,8 +133,8 @@ function processMessage(launcher: Launcher): MessageInitShape<typeof LauncherPro
   };
 }
 
-function readMounts({ pid }: Launcher) {
-  return parseMountinfo(readBounded(`/proc/${pid}/mountinfo`, maxMountinfoBytes));
+async function readMounts({ pid }: Launcher) {
+  return parseMountinfo(await readBounded(`/proc/${pid}/mountinfo`, maxMountinfoBytes));
 }
 
 export function getNetwork(
@@ -195,7 +195,7 @@ export function listMounts(
   { podUid }: PodUid,
 ): Promise<MessageInitShape<typeof ListMountsResponseSchema>> {
   return pods.observe(invocation, podUid, async ({ launcher }) => {
-    const mounts = readMounts(launcher);
+    const mounts = await readMounts(launcher);
     await native.checkLauncher(invocation.call, launcher, podUid);
     return {
       mounts: mounts.map(({ containerDisk, superOptions: _, ...mount }) => ({
@@ -247,7 +247,7 @@ export function getCgroup(
   { podUid }: PodUid,
 ): Promise<MessageInitShape<typeof GetCgroupResponseSchema>> {
   return pods.observe(invocation, podUid, async ({ launcher }) => {
-    const hierarchies = readCgroups(launcher.pid, policy.cgroupRoot);
+    const hierarchies = await readCgroups(launcher.pid, policy.cgroupRoot);
     await native.checkLauncher(invocation.call, launcher, podUid);
     return { hierarchies };
   });

@@ -50,7 +50,7 @@ export class ScaleHelper {
         router.service(StorageService, { unmountContainerDisks: changed });
         router.service(DeviceService, {
           claim: ({ devices }) => ({
-            results: devices.map((device) => ({ device, outcome: ClaimOutcome.CHANGED })),
+            results: devices.map((device) => ({ device, outcome: ClaimOutcome.CLAIMED })),
           }),
         });
       },

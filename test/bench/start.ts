@@ -1,4 +1,6 @@
 /** From "VMI seen" to SyncVirtualMachine sent, where pod and launcher are there before the VMI is. */
+import { LauncherTestClient } from '../harness/launcher/client.js';
+import type { LauncherHandle } from '../harness/launcher/start.js';
 import type { System, Vm } from '../harness/system/system.js';
 
 /** Steps of the agent's timeline, in order, that are nothing but its own work and the helper's. */
@@ -31,7 +33,10 @@ export async function startOneByOne(
   const vms: Vm[] = [];
   const starts: Start[] = [];
   for (let i = 0; i < count; i++) {
-    const vm = await system.createVm({ ...vmOf('single', i), beforeVmi: async () => {} });
+    const vm = await system.createVm({
+      ...vmOf('single', i),
+      beforeVmi: (_, launcher) => answered(launcher),
+    });
     vms.push(vm);
     await system.waitForPhase(vm, 'Running', vmDeadlineMs);
     starts.push(startOf(system, vm));
@@ -56,7 +61,8 @@ export async function startTogether(
       await permits.take();
       return system.createVm({
         ...vmOf('together', i),
-        beforeVmi: async () => {
+        beforeVmi: async (_, launcher) => {
+          await answered(launcher);
           permits.give();
           ready += 1;
           if (ready === count) {
@@ -75,6 +81,16 @@ export async function startTogether(
 export async function endVms(system: System, vms: readonly Vm[]): Promise<void> {
   for (const vm of vms) system.deleteVmi(vm);
   await Promise.all(vms.map((vm) => system.finishDeletion(vm)));
+}
+
+/** A launcher written in Go answers its first call as fast as all others; the stand-in has to get there first. */
+async function answered({ socketPath }: LauncherHandle): Promise<void> {
+  const client = new LauncherTestClient(socketPath);
+  try {
+    await client.versions();
+  } finally {
+    client.close();
+  }
 }
 
 function vmOf(kind: string, number: number) {

@@ -29,11 +29,15 @@ async function podSpec(directory: string, name = 'virt-handler'): Promise<PodSpe
 /** A node on which the product runs from its manifests. */
 async function withSystem(
   options: Omit<ContainersOptions, 'image'>,
-  use: (system: System) => Promise<void>,
+  use: (system: System, containers: Containers) => Promise<void>,
 ): Promise<void> {
-  const system = await System.create((node) => Containers.create(node, { image, ...options }));
+  let containers: Containers | undefined;
+  const system = await System.create(async (node) => {
+    containers = await Containers.create(node, { image, ...options });
+    return containers;
+  });
   try {
-    await use(system);
+    await use(system, containers as Containers);
   } finally {
     await system.stop();
   }
@@ -136,6 +140,19 @@ describe('the DaemonSet as two containers', () => {
             ?.split(',')[0];
         expect(options('/proc/sys')).toBe('ro');
         expect(options('/proc/sys/net')).toBe('rw');
+      });
+    },
+    lifeMs,
+  );
+
+  it(
+    'privctl works in the container of the helper',
+    async () => {
+      await withSystem(await onePod('base'), async (system, containers) => {
+        const helper = await system.startHelper();
+        const methods = await containers.exec(helper, 'privctl', 'describe', '--output', 'json');
+        expect(methods).toContain('NetworkService.Apply');
+        expect(await containers.exec(helper, 'privctl', 'pods')).not.toBe('');
       });
     },
     lifeMs,

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { signal, waitFor } from '../harness/pods/run.js';
+import { killInSystemCall } from '../harness/system/process-trace.js';
 import { atStep } from '../harness/system/steps.js';
 import { System, type Vm, type VmOptions } from '../harness/system/system.js';
 
@@ -48,20 +49,53 @@ async function end(vm: Vm): Promise<void> {
   expect(system.vmi(vm)).toBeUndefined();
 }
 
+async function expectLife(vm: Vm): Promise<void> {
+  await system.waitForPhase(vm, 'Running');
+  expect(vm.launcher.stopCommands()).toEqual([]);
+  expect(system.vmi(bystander)?.status.phase).toBe('Running');
+  await end(vm);
+  await waitFor(`the state of ${vm.uid} to go`, 10_000, () =>
+    system.state().every((path) => !path.includes(vm.uid)),
+  );
+}
+
 describe.each(['helper', 'agent'] as const)('the %s is killed while a VM starts', (which) => {
   it.each(Object.keys(steps))('at step "%s": the VM becomes Running and leaves nothing', async (step) => {
     const uid = randomUUID();
     const killed = atStep(system, uid, step, () => signal(system[which]?.pid ?? 0, 'SIGKILL'));
-    const restarted = killed.then(() => system.restart(which));
     const [vm] = await Promise.all([
       system.createVm({ name: 'vm', uid, machine: 'fake', containerDisk: true, ...steps[step]?.(killed) }),
-      restarted,
+      killed.then(() => system.restart(which)),
     ]);
-    await system.waitForPhase(vm, 'Running');
-    expect(vm.launcher.stopCommands()).toEqual([]);
-    expect(system.vmi(bystander)?.status.phase).toBe('Running');
-
-    await end(vm);
-    await waitFor(`state of ${uid} to go`, 10_000, () => !system.state().some((path) => path.includes(uid)));
+    await expectLife(vm);
   });
+});
+
+/**
+ * The system calls that change something in a VM's start, in their order: the notify socket, the record
+ * and the mount of the container disk, and each message that makes the pod's network (after five that look).
+ */
+const calls: readonly (readonly [call: string, nth: number])[] = [
+  ['bind', 1],
+  ['listen', 1],
+  ['rename', 1],
+  ['open_tree', 1],
+  ['setns', 2],
+  ['move_mount', 1],
+  ['setns', 3],
+  ...Array.from({ length: 11 }, (_, i): [string, number] => ['sendto', 6 + i]),
+];
+
+describe('the helper is killed inside an operation', () => {
+  it.each(calls)(
+    'NET-032 before its %s number %i: the VM becomes Running and leaves nothing',
+    async (call, nth) => {
+      const killed = await killInSystemCall(system.helper?.pid ?? 0, call, nth);
+      const [vm] = await Promise.all([
+        system.createVm({ name: 'vm', machine: 'fake', containerDisk: true }),
+        killed.death.then(() => system.restart('helper')),
+      ]);
+      await expectLife(vm);
+    },
+  );
 });

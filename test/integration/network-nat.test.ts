@@ -69,10 +69,12 @@ function attachmentOf(input: Input): AttachmentPlan {
 }
 
 /** Lists the rules, then clears the set-up and gives the pod link the name and addresses of the next case. */
-function proceed(pod: NetworkPod, previous: string, next: Link): Promise<string> {
-  const addresses = [next.IPv4, next.IPv6]
-    .filter(({ enabled }) => enabled)
-    .flatMap(({ address }) => address ?? [])
+function proceed(pod: NetworkPod, previous: string, input: Input): Promise<string> {
+  const next = input.podIfaceStatus;
+  const addresses = (['IPv4', 'IPv6'] as const)
+    // The bridge has the families of the pod link's addresses.
+    .filter((family) => input.bridgeIfaceSpec[family].enabled)
+    .flatMap((family) => next[family].address ?? [])
     .map((address) => `addr add ${address.IP}/${address['prefix-length']} dev ${next.name}`);
   return pod.shell(`nft -n -s list ruleset && nft flush ruleset
     ip link del k6t-${previous} 2>/dev/null; ip link del tap0 2>/dev/null
@@ -100,13 +102,13 @@ describe('NAT rules of masquerade binding', () => {
 
   it('NET-010 are listed by nft like those of KubeVirt', { timeout: 600_000 }, async () => {
     expect(vectors.length).toBeGreaterThan(100);
-    const links = vectors.map(({ input }) => input.podIfaceStatus);
-    await proceed(pod, 'eth0', links[0] as Link);
+    const inputs = vectors.map(({ input }) => input);
+    await proceed(pod, 'eth0', inputs[0] as Input);
     for (const [i, { name, input, expected }] of vectors.entries()) {
       const plan = planOf(attachmentOf(input));
       expect(await pod.apply(plan), name).toBe(true);
       expect(await pod.apply(plan), name).toBe(false);
-      const rules = await proceed(pod, input.podIfaceStatus.name, links[i + 1] ?? input.podIfaceStatus);
+      const rules = await proceed(pod, input.podIfaceStatus.name, inputs[i + 1] ?? input);
       expect(rules.trim(), name).toBe(expected.nftText.trim());
     }
   });

@@ -247,10 +247,18 @@ export class ModelLauncher {
     this.history.ends.push(why);
     this.#become('off', reason);
     // The final notification is waited for, not for ever.
-    this.time.after(45_000, () => {
-      if (this.guest === 'off' && this.#listener === undefined) this.history.ends.push('not heard of');
-      this.exit('ended');
-    });
+    this.time.after(45_000, () => this.#giveUp());
+  }
+
+  /** Nobody has undefined the guest. A process that is stopped does not end either. */
+  #giveUp(): void {
+    if (this.hung) {
+      this.time.after(1_000, () => this.#giveUp());
+      return;
+    }
+    const told = this.#listener !== undefined && this.#events.length === 0;
+    if (this.guest === 'off' && !told) this.history.ends.push('not heard of');
+    this.exit('ended');
   }
 
   #undefine(): void {

@@ -17,7 +17,7 @@ import {
   nodeFindings,
 } from '../../inspect/health.js';
 import { maxMountinfoBytes, parseMountinfo } from '../../inspect/mountinfo.js';
-import { readBounded, readIfAny } from '../../inspect/proc.js';
+import { readBounded } from '../../inspect/proc.js';
 import { MountRecords } from '../../pods/records.js';
 import { choosePolicy } from '../../policy/choose.js';
 import type { Policy } from '../../policy/policy.js';
@@ -40,7 +40,7 @@ export async function doctor(session: Session): Promise<void> {
   const { policy } = choosePolicy({ policyFile, overrides: {}, uid: 0 });
   const { helper, pods, problem } = await see(session);
   const kubeletPodsDir = helper?.kubeletPodsDir ?? policy.kubeletPodsDir;
-  const mounts = parseMountinfo(readBounded('/proc/self/mountinfo', maxMountinfoBytes));
+  const mounts = parseMountinfo(await readBounded('/proc/self/mountinfo', maxMountinfoBytes));
   const permitted = allMethods().reduce((union, { declared }) => union | declared.caps, 0n);
   const groups: [string, Finding[]][] = [
     [
@@ -56,7 +56,7 @@ export async function doctor(session: Session): Promise<void> {
         kubeletPodsDir,
         cgroupRoot:
           helper?.policy.find(({ path }) => path === 'paths.cgroupRoot')?.value ?? policy.cgroupRoot,
-        selinuxEnforce: quietly(() => readIfAny('/sys/fs/selinux/enforce', 16)),
+        selinuxEnforce: quietly(() => readFileSync('/sys/fs/selinux/enforce', 'utf8')),
         helperLabel: helper === undefined ? undefined : labelOf(helper.pid),
       }),
     ],

@@ -42,6 +42,7 @@ export class Containers implements Programs {
   readonly paths: ProgramPaths;
   readonly #root: string;
   readonly #pods: Running[] = [];
+  readonly #ids = new WeakMap<Spawned, string>();
   readonly #started: { readonly directory: string; readonly cgroupsPath: string }[] = [];
   #options: ContainersOptions;
   #api: ApiServer | undefined;
@@ -105,6 +106,15 @@ export class Containers implements Programs {
     return this.#launch(pod, spec, container(spec, name), args, log);
   }
 
+  /** Runs a program in the container of a running program, as `kubectl exec` does. Resolves to its output. */
+  exec({ process }: Component, ...command: readonly string[]): Promise<string> {
+    const id = this.#ids.get(process);
+    if (id === undefined) throw new Error('no such container');
+    const crun = `exec crun --root ${this.#crunDirectory} --cgroup-manager=cgroupfs exec ${id} "$@"`;
+    const script = ['set -e', ...cgroupView(), crun].join('\n');
+    return run('unshare', ['--mount', '--propagation', 'slave', '--', 'sh', '-c', script, 'sh', ...command]);
+  }
+
   async destroy(): Promise<void> {
     for (const { pause } of this.#pods) {
       signal(pause.pid, 'SIGKILL');
@@ -112,6 +122,10 @@ export class Containers implements Programs {
     }
     for (const { cgroupsPath } of this.#started) await this.#removeCgroups(cgroupsPath);
     rmSync(this.#root, { recursive: true, force: true });
+  }
+
+  get #crunDirectory(): string {
+    return join(this.#root, 'crun');
   }
 
   #podOf(which: ProgramName): Running {
@@ -187,13 +201,14 @@ export class Containers implements Programs {
       'set -e',
       ...cgroupView(),
       ...this.#options.image.layOut(rootfs),
-      `exec crun --root ${join(this.#root, 'crun')} --cgroup-manager=cgroupfs run --bundle ${directory} --pid-file ${pidFile} ${id}`,
+      `exec crun --root ${this.#crunDirectory} --cgroup-manager=cgroupfs run --bundle ${directory} --pid-file ${pidFile} ${id}`,
     ].join('\n');
     // Mounts of the host still arrive, those made here stay here.
     const process = start('unshare', ['--mount', '--propagation', 'slave', '--', 'sh', '-c', script], {
       cwd: '/',
       stdio: ['ignore', log, log],
     });
+    this.#ids.set(process, id);
     let ended = false;
     void process.exited.then(() => {
       ended = true;

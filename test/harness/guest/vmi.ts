@@ -55,6 +55,7 @@ export function guestVmi(options: GuestVmiOptions): Vmi {
       nodeName: options.nodeName,
       activePods: { ...options.activePods },
       runtimeUser: 107,
+      migrationTransport: 'Unix',
     },
   };
 }

@@ -43,7 +43,7 @@ export interface VmOptions {
   /** Where a step is to be waited for before the next: the launcher starts when this resolves. */
   readonly beforeLauncher?: Promise<void>;
   /** Given: the launcher comes first. Called when it is there; the VMI is created when this resolves. */
-  readonly beforeVmi?: (pod: Pod) => Promise<void>;
+  readonly beforeVmi?: (pod: Pod, launcher: LauncherHandle) => Promise<void>;
 }
 
 /** A VM with its pod and launcher. */
@@ -235,7 +235,7 @@ export class System {
       ...(options.faults === undefined ? {} : { faults: options.faults }),
     });
     if (options.beforeVmi !== undefined) {
-      await options.beforeVmi(pod);
+      await options.beforeVmi(pod, launcher);
       createVmi();
     }
     const vm: Vm = { namespace, name: options.name, uid, pod, launcher };

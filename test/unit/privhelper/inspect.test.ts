@@ -259,12 +259,12 @@ describe('dispatch table', () => {
 });
 
 describe('files of /proc', () => {
-  it('reads this process', () => {
-    const { ageMs, claimedName } = readProcess(process.pid);
+  it('reads this process', async () => {
+    const { ageMs, claimedName } = await readProcess(process.pid);
     expect(ageMs).toBeGreaterThan(0);
     expect(ageMs).toBeLessThan(24 * 3600 * 1000);
     expect(claimedName).toBe('');
-    expect(() => readBounded('/proc/self/status', 10)).toThrow('read /proc/self/status');
+    await expect(readBounded('/proc/self/status', 10)).rejects.toThrow('read /proc/self/status');
   });
 
   it('finds the start time behind any command name', () => {
