@@ -10,8 +10,8 @@ import { guestLines } from '../harness/guest/disk.js';
 import { startPeer } from '../harness/guest/peer.js';
 import { repositoryRoot } from '../harness/pods/bundle.js';
 import { run, succeeds, waitFor } from '../harness/pods/run.js';
-import { System, type Vm } from '../harness/system/system.js';
 import { describeProcess } from '../harness/system/processes.js';
+import { System, type Vm } from '../harness/system/system.js';
 
 const out = join(repositoryRoot(), 'demo-out');
 const colour = process.stdout.isTTY;

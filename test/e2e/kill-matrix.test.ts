@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { signal, waitFor } from '../harness/pods/run.js';
+import { PodNetwork } from '../harness/system/pod-network.js';
 import { killInSystemCall } from '../harness/system/process-trace.js';
 import { atStep } from '../harness/system/steps.js';
 import { System, type Vm, type VmOptions } from '../harness/system/system.js';
@@ -49,10 +50,30 @@ async function end(vm: Vm): Promise<void> {
   expect(system.vmi(vm)).toBeUndefined();
 }
 
+/** What the helper made in the pod's network. */
+async function networkOf({ pod }: Vm) {
+  const network = new PodNetwork(pod);
+  const links = await network.links();
+  const { 'k6t-eth0': bridge, tap0 } = await network.addresses();
+  const tap = links.get('tap0');
+  return {
+    links: [...links.keys()].sort(),
+    flags: ['k6t-eth0', 'tap0'].map((name) => links.get(name)?.flags),
+    addresses: { bridge, tap0 },
+    tap: { master: tap?.master, mtu: tap?.mtu, ...tap?.linkinfo?.info_data },
+    routes: (await network.routes('-4')).filter((route) => route.includes('k6t-eth0')),
+    rules: await network.ruleset(),
+    localnet: await network.sysctl('ipv4.conf.k6t-eth0.route_localnet'),
+    forwarding: await network.sysctl('ipv4.ip_forward'),
+  };
+}
+
 async function expectLife(vm: Vm): Promise<void> {
   await system.waitForPhase(vm, 'Running');
   expect(vm.launcher.stopCommands()).toEqual([]);
   expect(system.vmi(bystander)?.status.phase).toBe('Running');
+  // Nothing is missing and nothing is there twice: it is what was set up for the bystander in one go.
+  expect(await networkOf(vm)).toEqual(await networkOf(bystander));
   await end(vm);
   await waitFor(`the state of ${vm.uid} to go`, 10_000, () =>
     system.state().every((path) => !path.includes(vm.uid)),

@@ -89,7 +89,12 @@ describe.runIf(process.getuid?.() === 0)('helper, launcher and the agent’s sid
       log,
     });
     const common = { helper, pods, clients, notify, records, store, clock, log };
-    watcher = new DomainWatcher({ ...common, timers: systemTimers(), resyncSeconds: 300, watchdogSeconds: 30 });
+    watcher = new DomainWatcher({
+      ...common,
+      timers: systemTimers(),
+      resyncSeconds: 300,
+      watchdogSeconds: 30,
+    });
     await watcher.start(AbortSignal.timeout(deadlineMs));
 
     pod = await node.createPod({ name: 'virt-launcher-vm1-abcde', vmiUid: ref.uid, podIP: '10.244.2.5' });
