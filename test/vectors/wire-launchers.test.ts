@@ -218,7 +218,7 @@ describe('get_launcher_client', () => {
    * pipe): here the helper does that through the volume's descriptor. Its refusal is what is left to see.
    */
   const inThePod: Record<string, string> = {
-    'isolation detection fails': 'identify',
+    'isolation detection fails': 'connect',
     'share dir missing in pod': 'listenNotify',
     'pipe path is a symlink': 'listenNotify',
   };

@@ -75,7 +75,6 @@ describe('starting', () => {
       { type: 'Normal', reason: 'Created', message: 'VirtualMachineInstance defined.' },
     ]);
     expect(world.marks).toEqual([
-      'seen (agent)',
       'launcher ready (launcher)',
       'connected (helper)',
       'container disks ready (helper)',
