@@ -49,6 +49,7 @@ export class ModelHost {
 }
 
 const dialSeconds = 2;
+const podNewsMs = 300;
 const maxPassesAtOnce = 1_000;
 
 export class ModelAgent {
@@ -66,6 +67,8 @@ export class ModelAgent {
   readonly #watcher: DomainWatcher;
   readonly #controller: VmiController;
   readonly #listening = new Set<string>();
+  /** As far as the agent has heard. */
+  readonly #pods = new Map<string, PodState>();
   #passes = 0;
   #passesAt = 0;
   #dead = false;
@@ -102,7 +105,8 @@ export class ModelAgent {
     const pods = {
       synced: true,
       whenSynced: async () => {},
-      get: (podUid: string): PodState | undefined => this.#launcher(podUid)?.state,
+      get: (podUid: string) => this.#pods.get(podUid),
+      refresh: async (podUid: string) => this.#look(podUid),
     };
     const notify = {
       ensure: async (identity: NotifyIdentity) => this.#listen(identity),
@@ -153,6 +157,7 @@ export class ModelAgent {
   async start(): Promise<void> {
     const { signal } = this.#stopping;
     this.records.load();
+    for (const { launcher } of this.cluster.vms) this.#look(launcher.podUid);
     this.#localVmis.start();
     this.#globalVmis.start();
     const ready = Promise.all([
@@ -183,11 +188,21 @@ export class ModelAgent {
     for (const podUid of this.#listening) this.cluster.launcherOf(podUid)?.listen(undefined);
   }
 
+  /** Word of it takes a moment. */
   podChanged(podUid: string): void {
-    if (this.#dead) return;
+    this.time.after(podNewsMs, () => {
+      if (!this.#dead) this.#look(podUid);
+    });
+  }
+
+  #look(podUid: string): PodState | undefined {
+    const state = this.#launcher(podUid)?.state;
+    if (state === undefined) this.#pods.delete(podUid);
+    else this.#pods.set(podUid, state);
     for (const vmi of this.#localVmis.list()) {
       if (vmi.status.activePods?.[podUid] !== undefined) this.queue.add(vmiKey(vmi.metadata));
     }
+    return state;
   }
 
   get log(): string {
