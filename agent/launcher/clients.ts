@@ -28,6 +28,7 @@ import type { LauncherConnections, Lease, Liveness } from './connections.js';
 import {
   findSocket,
   hasPodDirectory,
+  isPodUid,
   isSocketUnresponsive,
   launcherSocketPath,
   podUidOfSocket,
@@ -36,6 +37,8 @@ import {
 
 /** A pod whose socket does not appear within this time has no launcher any more. */
 const initializationLimitMs = 180_000;
+/** Pods of one VMI that are looked at; two during a migration on one node. */
+const maxPodsOfVmi = 16;
 /** The helper's first list of pods after a start. */
 const syncTimeoutMs = 5_000;
 
@@ -58,7 +61,7 @@ interface Entry {
 
 export interface LauncherClientsOptions {
   readonly helper: Pick<HelperClient, 'identify' | 'release'>;
-  readonly pods: Pick<LauncherPods, 'get' | 'synced' | 'whenSynced'>;
+  readonly pods: Pick<LauncherPods, 'get' | 'refresh' | 'synced' | 'whenSynced'>;
   readonly connections: Pick<LauncherConnections, 'acquire' | 'close' | 'liveness'>;
   readonly notify: Pick<NotifyServer, 'ensure' | 'close'>;
   readonly records: GhostRecordStore;
@@ -76,21 +79,30 @@ export class LauncherClients implements LauncherClientsPort, LauncherPodsPort, L
 
   async isUnresponsive(vmi: Vmi | VmiRef): Promise<LauncherProbe> {
     await this.whenPodsKnown();
-    const { pods, clock } = this.options;
     const { uid } = refOf(vmi);
     // Nothing is kept for a VMI whose UID nobody knows: it would never be forgotten.
     if (uid === '') return { unresponsive: true, initialized: true };
     const entry = this.entries.get(uid) ?? this.createEntry(uid);
+    const verdict = this.judge(vmi, entry);
+    if (!verdict.unresponsive) return verdict;
+    // The helper's events may be behind, or lost with a helper that restarts: nobody is declared dead by hearsay.
+    const podUids = entry.readyPodUid === undefined ? Object.keys(this.activePods(vmi)) : [entry.readyPodUid];
+    for (const podUid of podUids.filter(isPodUid).slice(0, maxPodsOfVmi))
+      await this.options.pods.refresh(podUid);
+    return this.judge(vmi, entry);
+  }
+
+  private judge(vmi: Vmi | VmiRef, entry: Entry): LauncherProbe {
+    const { pods, clock } = this.options;
     if (entry.readyPodUid === undefined) {
       const search = this.search(vmi);
-      if (search.kind === 'found') {
-        entry.readyPodUid = search.podUid;
-      } else {
+      if (search.kind !== 'found') {
         const directory = hasPodDirectory(this.activePods(vmi), (podUid) => pods.get(podUid));
         const tooLong = clock.now() - entry.notInitializedSince > initializationLimitMs;
         const gone = !directory || tooLong;
         return { unresponsive: gone, initialized: gone };
       }
+      entry.readyPodUid = search.podUid;
     }
     return { unresponsive: isSocketUnresponsive(pods.get(entry.readyPodUid)), initialized: true };
   }

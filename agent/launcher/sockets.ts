@@ -18,7 +18,7 @@ export function podUidOfSocket(socketFile: string): string | undefined {
 }
 
 /** UIDs become path segments in the helper's hands; nothing else is passed on. */
-function isPodUid(uid: string): boolean {
+export function isPodUid(uid: string): boolean {
   return /^[0-9A-Za-z-]{1,64}$/.test(uid);
 }
 

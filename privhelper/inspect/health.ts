@@ -143,9 +143,9 @@ export function leftoverFindings(facts: {
     one(
       'records of pods that are gone',
       stale.length,
-      stale.map(({ vmiUid, disks }) => `VMI ${vmiUid} (${disks} disks)`).join(', '),
+      stale.map(({ vmiUid, disks }) => `VMI ${vmiUid}, disks: ${disks}`).join('; '),
       first?.podUid === ''
-        ? "the record names no pod; virt-handler's own format is expected"
+        ? `the record names no pod in ${facts.kubeletPodsDir}`
         : `the agent removes them; by hand: privctl call StorageService.UnmountContainerDisks '${JSON.stringify(request)}'`,
     ),
     one(

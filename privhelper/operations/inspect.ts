@@ -95,9 +95,9 @@ async function inspectPod(
   pod: ObservedPod,
 ): Promise<MessageInitShape<typeof InspectedPodSchema>> {
   const state = podStateMessage(pod);
-  const bound = pods.boundTo(pod.podUid) ?? '';
+  const named = pods.lastNamed(pod.podUid) ?? '';
   if (pod.launcherSocket !== 'present') {
-    return { state, vmiUid: bound, problem: `launcher-sock is ${pod.launcherSocket}` };
+    return { state, vmiUid: named, problem: `launcher-sock is ${pod.launcherSocket}` };
   }
   try {
     return await pods.observe(invocation, pod.podUid, async ({ launcher, pinned, vmiUid }) => {
@@ -116,7 +116,7 @@ async function inspectPod(
       };
     });
   } catch (error) {
-    return { state, vmiUid: bound, problem: toFailure(error).message };
+    return { state, vmiUid: named, problem: toFailure(error).message };
   }
 }
 

@@ -135,6 +135,11 @@ export class PodRegistry {
     }
   }
 
+  /** The VMI that the pod was last named with, also when its launcher has exited since. */
+  lastNamed(podUid: string): string | undefined {
+    return this.entries.get(podUid)?.pin?.vmiUid;
+  }
+
   /** The VMI that the pod's living launcher is bound to. */
   boundTo(podUid: string): string | undefined {
     const pin = this.entries.get(podUid)?.pin;

@@ -57,6 +57,11 @@ export const options = {
     value: 'DIR',
     help: "the helper's mount records, when it is not running",
   },
+  'kubelet-pods-dir': {
+    type: 'string',
+    value: 'DIR',
+    help: 'where the pods are, when the helper is not running',
+  },
   policy: { type: 'string', value: 'FILE', help: "a policy file instead of the running helper's policy" },
 } as const;
 
@@ -74,7 +79,7 @@ export const commands: readonly Command[] = [
     summary: 'is everything there that VMs need, and is anything left behind?',
     details: ['Works without the helper, too, and then says what it can. Exits with 1 when something fails.'],
     arity: [0, 0],
-    options: ['audit-file', 'state-dir', 'policy'],
+    options: ['audit-file', 'state-dir', 'kubelet-pods-dir', 'policy'],
     run: doctor,
   },
   {

@@ -40,6 +40,7 @@ function optionsOf(values: Values): Options {
     socketDir: path('socket-dir'),
     auditFile: path('audit-file'),
     stateDir: path('state-dir'),
+    kubeletPodsDir: values['kubelet-pods-dir'],
     policyFile: values.policy,
     follow: values.follow,
     refused: values.refused,

@@ -1,7 +1,6 @@
 /**
- * The helper measured from where the agent sits: a process of the agent's user. Prints one JSON line.
- *
- * peer SOCKET_DIR health COUNT | peer SOCKET_DIR network POD_UID VMI_UID
+ * The helper measured from where the agent sits: a process of the agent's user, driven over IPC so that all
+ * measurements share one connection, as the agent's calls do. Times are in milliseconds.
  */
 import { join } from 'node:path';
 import { NativeDescriptorChannel } from '../../agent/helper/descriptors.js';
@@ -9,10 +8,23 @@ import { HelperClient } from '../../agent/helper/helper-client.js';
 import { createHelperTransport } from '../../agent/helper/transport.js';
 import { loadNative } from '../../native/binding.js';
 
+export interface PodName {
+  readonly podUid: string;
+  readonly vmiUid: string;
+}
+
+export type Order =
+  | { readonly measure: 'health'; readonly count: number }
+  | { readonly measure: 'stat'; readonly count: number; readonly pod: PodName }
+  /** Set-up of the pod's masquerade network, which must not have been made yet. */
+  | { readonly measure: 'network'; readonly pod: PodName }
+  /** Mount of the container disk of volume 0, which must not have been made yet. */
+  | { readonly measure: 'container disk'; readonly pod: PodName };
+
 const claimMs = 5_000;
 const warmUp = 200;
 
-const [socketDir = '', what = '', first = '', second = ''] = process.argv.slice(2);
+const [socketDir = ''] = process.argv.slice(2);
 const helper = new HelperClient(
   createHelperTransport(join(socketDir, 'helper.sock')),
   new NativeDescriptorChannel(loadNative(), join(socketDir, 'fd.sock'), claimMs),
@@ -24,34 +36,53 @@ async function time(call: () => Promise<unknown>): Promise<number> {
   return performance.now() - start;
 }
 
-async function roundTrips(count: number): Promise<number[]> {
-  for (let i = 0; i < warmUp; i++) await helper.health();
+async function many(count: number, call: () => Promise<unknown>): Promise<number[]> {
+  for (let i = 0; i < warmUp; i++) await call();
   const times: number[] = [];
-  for (let i = 0; i < count; i++) times.push(await time(() => helper.health()));
+  for (let i = 0; i < count; i++) times.push(await time(call));
   return times;
 }
 
-/** One set-up; the launcher is pinned before, as it is when the agent gets there. */
-async function networkSetUp(podUid: string, vmiUid: string): Promise<number[]> {
-  const pod = { podUid, vmiUid };
+/** The launcher is pinned and looked at before, as it is when the agent gets there. */
+async function once(pod: PodName, call: () => Promise<boolean>): Promise<number[]> {
   await helper.identify(pod);
   await helper.observeNetwork(pod);
-  return [
-    await time(() =>
-      helper.applyNetwork({
-        pod,
-        attachments: [
-          {
-            network: 'default',
-            podInterface: 'eth0',
-            primary: true,
-            binding: { case: 'masquerade', value: {} },
-          },
-        ],
-      }),
-    ),
-  ];
+  let changed = false;
+  const took = await time(async () => {
+    changed = await call();
+  });
+  if (!changed) throw new Error(`pod ${pod.podUid} had it already`);
+  return [took];
 }
 
-const times = what === 'health' ? await roundTrips(Number(first)) : await networkSetUp(first, second);
-process.stdout.write(`${JSON.stringify(times)}\n`, () => process.exit(0));
+async function obey(order: Order): Promise<number[]> {
+  switch (order.measure) {
+    case 'health':
+      return many(order.count, () => helper.health());
+    case 'stat':
+      return many(order.count, () => helper.statPod(order.pod.podUid));
+    case 'container disk':
+      return once(order.pod, () => helper.mountContainerDisk(order.pod, 0, ''));
+    case 'network':
+      return once(order.pod, () =>
+        helper.applyNetwork({
+          pod: order.pod,
+          attachments: [
+            {
+              network: 'default',
+              podInterface: 'eth0',
+              primary: true,
+              binding: { case: 'masquerade', value: {} },
+            },
+          ],
+        }),
+      );
+  }
+}
+
+process.on('message', (order: Order) => {
+  obey(order).then(
+    (times) => process.send?.({ times }),
+    (error: Error) => process.send?.({ error: error.message }),
+  );
+});

@@ -11,7 +11,7 @@ import { FakeMachine } from '../harness/launcher/fake-machine.js';
 import { Launcher } from '../harness/launcher/launcher.js';
 import type { Machine } from '../harness/launcher/machine.js';
 import { launcherTimes } from '../harness/launcher/notifier.js';
-import type { MemoryReport } from './scale-agent.js';
+import type { MemoryReport } from './node-agent.js';
 import { ScaleHelper } from './scale-helper.js';
 
 const nodeName = 'node01';
@@ -116,7 +116,7 @@ export class ScaleNode {
     const lists = () => this.api.count({ verb: 'watch', plural: 'virtualmachineinstances' });
     const before = lists();
     this.#agent = fork(
-      fileURLToPath(new URL('./scale-agent.js', import.meta.url)),
+      fileURLToPath(new URL('./node-agent.js', import.meta.url)),
       [
         ...['--hostname-override', nodeName, '--helper-dir', join(this.directory, 'run')],
         ...['--kubevirt-private-dir', join(this.directory, 'private')],

@@ -8,7 +8,7 @@ import { GhostRecordStore } from '../../agent/domains/ghost-records.js';
 import { DomainStore } from '../../agent/domains/store.js';
 import { DomainWatcher } from '../../agent/domains/watcher.js';
 import { HelperError } from '../../agent/helper/errors.js';
-import type { PodState } from '../../agent/helper/pod-state.js';
+import { type PodState, samePodState } from '../../agent/helper/pod-state.js';
 import { Expectations } from '../../agent/kube/expectations.js';
 import { Informer } from '../../agent/kube/informer.js';
 import { KubeEventRecorder } from '../../agent/kube/recorder.js';
@@ -196,7 +196,11 @@ export class ModelAgent {
   }
 
   #look(podUid: string): PodState | undefined {
+    const before = this.#pods.get(podUid);
     const state = this.#launcher(podUid)?.state;
+    if (state === undefined ? before === undefined : before !== undefined && samePodState(before, state)) {
+      return state;
+    }
     if (state === undefined) this.#pods.delete(podUid);
     else this.#pods.set(podUid, state);
     for (const vmi of this.#localVmis.list()) {

@@ -101,7 +101,7 @@ export class ModelLauncher {
   /** The process is gone, its guest with it. */
   exit(why: string): void {
     if (!this.alive) return;
-    if (this.guestAlive || !this.history.started) this.history.ends.push(why);
+    if (this.guestAlive || !this.history.started || this.#hasUntoldEnd()) this.history.ends.push(why);
     this.alive = false;
     this.guest = 'none';
     this.#events = [];
@@ -256,9 +256,12 @@ export class ModelLauncher {
       this.time.after(1_000, () => this.#giveUp());
       return;
     }
-    const told = this.#listener !== undefined && this.#events.length === 0;
-    if (this.guest === 'off' && !told) this.history.ends.push('not heard of');
     this.exit('ended');
+  }
+
+  /** The guest ended, and the agent may not know. */
+  #hasUntoldEnd(): boolean {
+    return this.guest === 'off' && (this.#listener === undefined || this.#events.length > 0);
   }
 
   #undefine(): void {

@@ -36,8 +36,9 @@ interface Seen {
 }
 
 export async function doctor(session: Session): Promise<void> {
-  const { policyFile, stateDir, auditFile } = session.options;
-  const { policy } = choosePolicy({ policyFile, overrides: {}, uid: 0 });
+  const { policyFile, stateDir, auditFile, kubeletPodsDir: given } = session.options;
+  const overrides = { kubeletPodsDir: given };
+  const { policy } = choosePolicy({ policyFile, overrides, uid: 0 });
   const { helper, pods, problem } = await see(session);
   const kubeletPodsDir = helper?.kubeletPodsDir ?? policy.kubeletPodsDir;
   const mounts = parseMountinfo(await readBounded('/proc/self/mountinfo', maxMountinfoBytes));
@@ -68,7 +69,7 @@ export async function doctor(session: Session): Promise<void> {
         pods,
         hostMounts: mounts,
         kubeletPodsDir,
-        interrupted: interrupted(auditFile),
+        interrupted: withoutEnd(auditFile, helper !== undefined),
       }),
     ],
   ];
@@ -94,7 +95,7 @@ export async function doctor(session: Session): Promise<void> {
 
 function lines(findings: readonly Finding[]): string[] {
   const rows = findings.map(({ status, check, finding, advice }) => [
-    status,
+    status.padEnd(4),
     check,
     finding,
     status === 'ok' ? '' : (advice ?? ''),
@@ -135,8 +136,8 @@ function recordsOf(stateDir: string, kubeletPodsDir: string, policy: Policy) {
   }));
 }
 
-/** Calls of the current log that were never ended. */
-function interrupted(auditFile: string): number {
+/** Calls of the current log that were never ended; without a helper those are all that have no end. */
+function withoutEnd(auditFile: string, running: boolean): number {
   const reader = new OperationReader();
   let log: LogFile;
   try {
@@ -150,7 +151,7 @@ function interrupted(auditFile: string): number {
     found += reader.read(line).filter(({ outcome }) => outcome === 'interrupted').length;
   }
   log.close();
-  return found;
+  return running ? found : found + reader.unfinished.length;
 }
 
 function labelOf(pid: number): string | undefined {

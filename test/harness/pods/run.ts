@@ -7,9 +7,13 @@ const commandTimeoutMs = 20_000;
 const maxOutputBytes = 4 * 1024 * 1024;
 
 /** Runs a program to its end. Resolves to its output; the error of a failed one carries what it said. */
-export async function run(command: string, args: readonly string[]): Promise<string> {
+export async function run(
+  command: string,
+  args: readonly string[],
+  timeoutMs: number = commandTimeoutMs,
+): Promise<string> {
   const { stdout } = await execFileAsync(command, args, {
-    timeout: commandTimeoutMs,
+    timeout: timeoutMs,
     maxBuffer: maxOutputBytes,
     encoding: 'utf8',
   });
