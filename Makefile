@@ -2,15 +2,16 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help setup build demo test lint bench clean
+.PHONY: help setup build demo test test-deploy lint bench clean
 
 help:
-	@echo "make demo    one VM's life across the boundary, live"
-	@echo "make test    all suites (as root: integration, security and end-to-end too)"
-	@echo "make bench   latencies and ratios"
-	@echo "make build   protocols, native addon, TypeScript"
-	@echo "make lint    formatter, linter, types, protocols"
-	@echo "make clean   what building made"
+	@echo "make demo         one VM's life across the boundary, live"
+	@echo "make test         all suites (as root: integration, security and end-to-end too)"
+	@echo "make test-deploy  the manifests' containers under crun (as root)"
+	@echo "make bench        latencies and ratios"
+	@echo "make build        protocols, native addon, TypeScript"
+	@echo "make lint         formatter, linter, types, protocols"
+	@echo "make clean        what building made"
 
 setup:
 	@scripts/setup.sh
@@ -23,6 +24,9 @@ demo: build
 
 test: build
 	@node scripts/test.mjs
+
+test-deploy: build
+	@npx vitest run --project deploy
 
 bench: build
 	@node dist/test/bench/main.js

@@ -1,6 +1,6 @@
 import { defineConfig } from 'vitest/config';
 
-// Three projects: pure tests run in parallel anywhere; integration, security and end-to-end tests need
+// Pure tests run in parallel anywhere; integration, security and end-to-end tests need
 // root and real kernel objects, and share the machine, so they run one file after another.
 export default defineConfig({
   test: {
@@ -9,6 +9,16 @@ export default defineConfig({
         test: {
           name: 'unit',
           include: ['test/unit/**/*.test.ts', 'test/vectors/**/*.test.ts', 'test/model/**/*.test.ts'],
+        },
+      },
+      // The product's own containers under crun: `make test-deploy`, minutes by itself.
+      {
+        test: {
+          name: 'deploy',
+          include: ['test/deploy/**/*.test.ts'],
+          fileParallelism: false,
+          testTimeout: 180_000,
+          hookTimeout: 180_000,
         },
       },
       {
