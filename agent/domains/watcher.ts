@@ -59,13 +59,14 @@ export class DomainWatcher implements NotifySink {
 
   /**
    * Makes the notify listeners of all known launchers, lists their domains and looks once more for what
-   * changed in between. When it resolves the store is complete; launchers that do not answer are Unknown.
+   * changed in between. When it resolves, after 10 s at most once the pods are known, the store is complete;
+   * launchers that do not answer are Unknown.
    */
   async start(signal: AbortSignal): Promise<void> {
     await this.options.pods.whenSynced(signal);
     await Promise.all([this.listenEverywhere(), this.list()]);
     // Events that a launcher could not send before its listener existed are in the domain it shows now.
-    await this.resync();
+    await this.within(answerTimeoutMs, this.resync(), () => undefined);
   }
 
   /** Looks regularly until the signal aborts, after which nothing is delivered. Never throws. */

@@ -1,6 +1,6 @@
 /** A timeline as a table for people and as a picture. Pure functions. */
 import type { Actor } from '../reconcile/ports.js';
-import type { VmiTimeline } from './timeline.js';
+import { stepDuration, type VmiTimeline } from './timeline.js';
 
 /** Rows of `time  +delta  who  step`, times in milliseconds since takeover. */
 export function timelineTable(timeline: VmiTimeline): string {
@@ -34,28 +34,36 @@ const left = 300;
 const plotWidth = 620;
 const top = 64;
 
-/** One bar a step, from the end of the step before it to its own; colours say who. */
+/**
+ * One bar a step, from the end of the step before it to its own; colours say who. The life of the VM between
+ * its start and its stop takes no room.
+ */
 export function timelineSvg(timeline: VmiTimeline): string {
   const { steps, vmi } = timeline;
-  const end = Math.max(1, steps.at(-1)?.atMs ?? 1);
+  let drawn = 0;
+  const bars = steps.map((step) => {
+    const from = drawn;
+    drawn += stepDuration(timeline, step) ?? 0;
+    return { ...step, from, to: drawn };
+  });
+  const end = Math.max(1, drawn);
   const x = (at: number) => left + (at / end) * plotWidth;
   const height = top + steps.length * rowHeight + 40;
   const parts = [
     `<svg xmlns="http://www.w3.org/2000/svg" width="${left + plotWidth + 120}" height="${height}" font-family="sans-serif" font-size="12">`,
     '<rect width="100%" height="100%" fill="white"/>',
-    `<text x="16" y="24" font-size="16">${escapeXml(`${vmi.namespace}/${vmi.name}`)}: from takeover, ${end.toFixed(0)} ms in all</text>`,
+    `<text x="16" y="24" font-size="16">${escapeXml(`${vmi.namespace}/${vmi.name}`)}: ${end.toFixed(0)} ms from takeover</text>`,
     ...(Object.keys(colours) as Actor[]).map(
       (who, i) =>
         `<rect x="${16 + i * 90}" y="36" width="10" height="10" fill="${colours[who]}"/><text x="${30 + i * 90}" y="45">${who}</text>`,
     ),
   ];
-  steps.forEach(({ step, who, atMs }, i) => {
-    const from = steps[i - 1]?.atMs ?? 0;
+  bars.forEach(({ step, who, atMs, from, to }, i) => {
     const y = top + i * rowHeight;
     parts.push(
       `<text x="${left - 8}" y="${y + 15}" text-anchor="end">${escapeXml(step)}</text>`,
-      `<rect x="${x(from).toFixed(1)}" y="${y + 4}" width="${Math.max(1.5, x(atMs) - x(from)).toFixed(1)}" height="14" fill="${colours[who]}"/>`,
-      `<text x="${(x(atMs) + 6).toFixed(1)}" y="${y + 15}" fill="#555">${atMs.toFixed(1)} ms</text>`,
+      `<rect x="${x(from).toFixed(1)}" y="${y + 4}" width="${Math.max(1.5, x(to) - x(from)).toFixed(1)}" height="14" fill="${colours[who]}"/>`,
+      `<text x="${(x(to) + 6).toFixed(1)}" y="${y + 15}" fill="#555">${atMs.toFixed(1)} ms</text>`,
     );
   });
   parts.push(

@@ -1,6 +1,9 @@
 // End states of apply_network in real namespaces, attribute by attribute against what KubeVirt's own set-up
 // leaves behind.
+#include <sys/utsname.h>
+
 #include <cerrno>
+#include <cstdio>
 
 #include "check.h"
 #include "net_fixture.h"
@@ -21,11 +24,24 @@ std::string mac_of(const Pod& pod, const std::string& link) {
 // How ip(8) shows the link that holds the pod link's name: flags and, last, the kind.
 const char* dummy_kind() { return kernel_has_dummy() ? " dummy" : " bridge forward_delay"; }
 
+// Before 6.8 a tap just closed may still count as up when it becomes a port.
+bool settles_carrier() {
+  utsname kernel{};
+  int major = 0;
+  int minor = 0;
+  return ::uname(&kernel) == 0 && std::sscanf(kernel.release, "%d.%d", &major, &minor) == 2 &&
+         (major > 6 || (major == 6 && minor >= 8));
+}
+
 }  // namespace
 
 TEST(masquerade_end_state) {
   Pod pod(Pod::Addresses::kDual);
   check_that(pod.apply(masquerade_plan()).kind == Kind::kChanged, "masquerade");
+  for (const char* link : {"tap0", "k6t-eth0"})
+    check_equal(pod.run(std::string("for i in $(seq 200); do ip link show ") + link +
+                        " | grep -q NO-CARRIER && exit; sleep 0.02; done; echo carrier"),
+                "", "nobody has the tap open");
   check_has(pod.run("ip -d link show tap0"), "tun type tap pi on vnet_hdr off persist on user 107 group 107");
   check_has(pod.run("ip link show tap0"), "<NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 1450");
   check_has(pod.run("ip link show tap0"), "master k6t-eth0 state DOWN");
@@ -36,8 +52,9 @@ TEST(masquerade_end_state) {
   check_has(pod.run("ip route"), "10.0.2.0/24 dev k6t-eth0 proto kernel scope link src 10.0.2.1");
   check_equal(pod.run("cat /proc/sys/net/ipv4/conf/k6t-eth0/route_localnet"), "1\n", "route_localnet of the bridge");
   check_equal(pod.run("cat /proc/sys/net/ipv4/conf/eth0/route_localnet"), "0\n", "route_localnet of the pod link");
-  check_that(pod.run("ip -6 addr show k6t-eth0").find("fe80") == std::string::npos,
-             "no link-local address without carrier");
+  if (settles_carrier())
+    check_that(pod.run("ip -6 addr show k6t-eth0").find("fe80") == std::string::npos,
+               "no link-local address without carrier");
   std::string state = pod.snapshot();
   for (const char* line :
        {"ipv4/ip_forward = 1", "ipv6/conf/all/forwarding = 1", "ipv4/conf/all/arp_ignore = 0",

@@ -54,4 +54,5 @@ output=$dir/output
 timeout "${NET_VM_TIMEOUT:-1800}" qemu-system-x86_64 -accel "$acceleration" -m 512 -nodefaults -display none \
   -serial stdio -no-reboot -kernel "$kernel" -initrd "$dir/initrd" -append "console=ttyS0 quiet panic=-1" |
   sed -u 's|\r||g' | tee "$output"
-exit "$(sed -n 's/^status //p' "$output" | tail -1)"
+status=$(sed -n 's/^status //p' "$output" | tail -1)
+exit "${status:-1}"

@@ -14,6 +14,9 @@ export interface MemoryReport {
   readonly descriptors: number;
 }
 
+/** Sent once the caches are complete. */
+const readyMessage = 'ready';
+
 /** Tickets are paths. */
 const paths: DescriptorChannel = {
   connected: (ticket) =>
@@ -46,7 +49,10 @@ await runAgent(
     log: createLogger({
       component: 'virt-handler',
       level: 'info',
-      write: (line) => process.stderr.write(line),
+      write: (line) => {
+        process.stderr.write(line);
+        if (line.includes('virt-agent is ready')) process.send?.(readyMessage);
+      },
       now: () => new Date(),
     }),
     setVerbosity: () => {},

@@ -15,7 +15,7 @@ import type { MemoryReport } from './node-agent.js';
 import { ScaleHelper } from './scale-helper.js';
 
 const nodeName = 'node01';
-const startDeadlineMs = 120_000;
+const startDeadlineMs = 300_000;
 
 export interface ScaleVm {
   readonly name: string;
@@ -113,8 +113,6 @@ export class ScaleNode {
   /** Resolves when its caches are complete. */
   async startAgent(resyncSeconds: number): Promise<void> {
     const log = openSync(join(this.directory, 'agent.log'), 'a');
-    const lists = () => this.api.count({ verb: 'watch', plural: 'virtualmachineinstances' });
-    const before = lists();
     this.#agent = fork(
       fileURLToPath(new URL('./node-agent.js', import.meta.url)),
       [
@@ -127,11 +125,11 @@ export class ScaleNode {
       ],
       { execArgv: ['--expose-gc'], stdio: ['ignore', log, log, 'ipc'] },
     );
-    await this.api.untilCount(
-      { verb: 'watch', plural: 'virtualmachineinstances' },
-      before + 2,
-      startDeadlineMs,
-    );
+    const ended = once(this.#agent, 'exit').then(([code]) => {
+      throw new Error(`the agent ended with ${code}`);
+    });
+    await Promise.race([once(this.#agent, 'message'), ended]);
+    ended.catch(() => undefined);
   }
 
   async memory(): Promise<MemoryReport> {

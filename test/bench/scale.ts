@@ -59,12 +59,11 @@ export async function measureScale(options: ScaleOptions = scaleDefaults): Promi
     const idle = await measured(node, () => sleep(options.seconds * 1000));
     const relist = await measured(node, () => relistAll(node));
     const latency = await latencies(node, start.result.slice(0, sampled));
-    const pauseWrites = 2 * Math.min(sampled, options.vms);
-    await node.addVm(options.vms, true);
+    // Each guest was paused and resumed twice.
+    const pauseWrites = 4 * Math.min(sampled, options.vms);
+    const hung = await node.addVm(options.vms, true);
     await sleep(settleMs);
-    const hungWrites = writes(node);
     const latencyBesideHung = await latencies(node, start.result.slice(0, sampled));
-    const writesWhileHung = writes(node) - hungWrites;
     await node.stopAgent();
 
     const restart = await measured(node, () => node.startAgent(resyncEverySeconds), 'new process');
@@ -79,7 +78,7 @@ export async function measureScale(options: ScaleOptions = scaleDefaults): Promi
       idleCpuPercent: (100 * idle.cpuMs) / idle.ms,
       resyncCpuMs: Math.max(0, resyncs.cpuMs - idle.cpuMs) / (options.seconds / resyncEverySeconds),
       relistCpuMs: relist.cpuMs,
-      writesAtRest: writes(node) - writesBefore - pauseWrites - writesWhileHung,
+      writesAtRest: writes(node) - writes(node, hung.name) - writesBefore - pauseWrites,
       heapBytesPerVm: (full.heapUsed - empty.heapUsed) / options.vms,
       rssBytesPerVm: (full.rss - empty.rss) / options.vms,
       rssBytes: full.rss,
@@ -146,8 +145,9 @@ async function latencies(node: ScaleNode, vms: readonly ScaleVm[]): Promise<numb
   return all;
 }
 
-function writes(node: ScaleNode): number {
-  return node.api.count({ verb: 'update', plural: 'virtualmachineinstances' });
+function writes(node: ScaleNode, name?: string): number {
+  const all = { verb: 'update', plural: 'virtualmachineinstances' };
+  return node.api.count(name === undefined ? all : { ...all, name });
 }
 
 async function measured<T>(

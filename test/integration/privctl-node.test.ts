@@ -1,70 +1,27 @@
-/** privctl on a node with three VMs, with and without agent and helper. */
+/** Every command of privctl on a node where everything runs. */
 import { execFile } from 'node:child_process';
-import { chmodSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { chmodSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { run, start, waitFor } from '../harness/pods/run.js';
-import { agentUser, helperUser, System, type Vm } from '../harness/system/system.js';
+import { run, waitFor } from '../harness/pods/run.js';
+import { agentUser, helperUser } from '../harness/system/system.js';
+import { PrivctlNode, ref, request } from './privctl-fixture.js';
 
 const isRoot = process.getuid?.() === 0;
 const deadlineMs = 20_000;
 
-interface Ran {
-  readonly code: number;
-  readonly out: string;
-  readonly err: string;
-}
-
 describe.runIf(isRoot)('privctl', () => {
-  let system: System;
-  let vms: Vm[] = [];
-
-  const program = () => join(system.node.root, 'product', 'dist/privhelper/privctl/main.js');
-  const places = () => ['--socket-dir', system.socketDir];
-  const log = () => ['--audit-file', system.auditFile];
-  const files = () => [...log(), '--state-dir', system.mountRecordDir];
-
-  function privctl(args: readonly string[], user?: { uid: number; gid: number }): Promise<Ran> {
-    return new Promise((resolve) => {
-      const options = { cwd: '/', maxBuffer: 16 << 20, ...user };
-      execFile(process.execPath, [program(), ...args, ...places()], options, (error, out, err) => {
-        resolve({ code: typeof error?.code === 'number' ? error.code : error === null ? 0 : -1, out, err });
-      });
-    });
-  }
-
-  async function json(...args: string[]) {
-    const { code, out, err } = await privctl([...args, '-o', 'json']);
-    expect({ code, err }).toEqual({ code: 0, err: '' });
-    return JSON.parse(out);
-  }
-
-  function vm(name: string): Vm {
-    const found = vms.find((each) => each.name === name);
-    if (found === undefined) throw new Error(`no VM ${name}`);
-    return found;
-  }
-
-  const ref = ({ pod, uid }: Vm) => ({ podUid: pod.uid, vmiUid: uid });
-  const request = (pod: { podUid: string; vmiUid: string }, more: object = {}) =>
-    JSON.stringify({ pod, ...more });
+  let node: PrivctlNode;
 
   beforeAll(async () => {
-    system = await System.create();
-    await system.startProduct();
-    vms = [
-      await system.createVm({ name: 'alpha', machine: 'fake', containerDisk: true }),
-      await system.createVm({ name: 'bravo', machine: 'fake', binding: 'bridge' }),
-      await system.createVm({ name: 'charlie', machine: 'fake', namespace: 'other' }),
-    ];
-    for (const each of vms) await system.waitForPhase(each, 'Running', 60_000);
+    node = await PrivctlNode.create();
   }, 180_000);
-  afterAll(() => system.stop());
+  afterAll(() => node?.system.stop());
 
   it('lists launcher pods with VMI, process, namespaces, disks and links', async () => {
-    const { pods } = await json('pods');
+    const { pods } = await node.json('pods');
     expect(pods).toHaveLength(3);
-    for (const each of vms) {
+    for (const each of node.vms) {
       const pod = pods.find((found: { state: { podUid: string } }) => found.state.podUid === each.pod.uid);
       expect(pod).toMatchObject({ vmiUid: each.uid, pinned: true, problem: '', links: expect.any(Number) });
       expect(pod.launcher).toMatchObject({
@@ -76,31 +33,31 @@ describe.runIf(isRoot)('privctl', () => {
       expect(pod.launcher.networkNamespace).toBe(`${statSync(each.pod.netns).ino}`);
       expect(pod.mountedDisks).toEqual(each.name === 'alpha' ? [0] : []);
     }
-    const { out, code } = await privctl(['pods']);
+    const { out, code } = await node.run(['pods']);
     expect(code).toBe(0);
     const [heading, ...rows] = out.trimEnd().split('\n');
     expect(heading).toMatch(/^POD {2,}VMI {2,}NAME {2,}PID {2,}UID {2,}NETNS {2,}MNTNS {2,}LINKS {2,}DISKS/);
     expect(rows).toHaveLength(3);
     expect(out).toContain('other/charlie');
     expect(out).toContain('disk_0');
-    const { out: quiet } = await privctl(['pods', '--quiet']);
-    expect(quiet.trim().split('\n').sort()).toEqual(vms.map(({ pod }) => pod.uid).sort());
+    const { out: quiet } = await node.run(['pods', '--quiet']);
+    expect(quiet.trim().split('\n').sort()).toEqual(node.vms.map(({ pod }) => pod.uid).sort());
   });
 
   it('names a pod by pod UID, VMI UID, the beginning of either, or the VMI', async () => {
-    const { pod, uid } = vm('alpha');
+    const { pod, uid } = node.vm('alpha');
     for (const name of [pod.uid, uid, pod.uid.slice(0, 8), uid.slice(0, 8), 'alpha', 'default/alpha']) {
-      const { out } = await privctl(['devices', name]);
+      const { out } = await node.run(['devices', name]);
       expect(out.split('\n')[0]).toBe(`Pod ${pod.uid}`);
     }
-    expect(await privctl(['devices', 'delta'])).toMatchObject({
+    expect(await node.run(['devices', 'delta'])).toMatchObject({
       code: 1,
       err: expect.stringContaining('no launcher pod'),
     });
   });
 
   it('shows the network and that it is as it was set up', async () => {
-    const alpha = await json('net', 'alpha');
+    const alpha = await node.json('net', 'alpha');
     expect(alpha.links.map(({ name }: { name: string }) => name).sort()).toEqual([
       'eth0',
       'k6t-eth0',
@@ -121,11 +78,11 @@ describe.runIf(isRoot)('privctl', () => {
       pending: [],
       problem: '',
     });
-    expect((await json('net', 'bravo')).applied).toMatchObject({
+    expect((await node.json('net', 'bravo')).applied).toMatchObject({
       attachments: [{ binding: 'bridge' }],
       pending: [],
     });
-    const { out, code } = await privctl(['net', 'alpha']);
+    const { out, code } = await node.run(['net', 'alpha']);
     expect(code).toBe(0);
     for (const title of ['LINKS', 'ROUTES', 'SYSCTLS', 'NAT', 'SET UP BY THE HELPER', 'DIFFERENCE']) {
       expect(out).toContain(`\n${title}`);
@@ -134,31 +91,32 @@ describe.runIf(isRoot)('privctl', () => {
   });
 
   it('shows what setting the network up again would change, and changes nothing itself', async () => {
-    const { pod } = vm('charlie');
+    const { pod } = node.vm('charlie');
     const inPod = (...command: string[]) => run('nsenter', [`--net=${pod.netns}`, ...command]);
     await inPod('ip', 'link', 'set', 'k6t-eth0', 'down');
     await inPod('ip', 'address', 'flush', 'dev', 'k6t-eth0');
     await inPod('nft', 'flush', 'chain', 'ip', 'nat', 'KUBEVIRT_PREINBOUND');
     const expected = ['add 10.0.2.1/24 to k6t-eth0', 'set k6t-eth0 up', 'commit NAT rules'];
-    for (let i = 0; i < 2; i += 1) expect((await json('net', 'charlie')).applied.pending).toEqual(expected);
-    expect((await privctl(['net', 'charlie'])).out).toContain('setting it up again would');
+    for (let i = 0; i < 2; i += 1)
+      expect((await node.json('net', 'charlie')).applied.pending).toEqual(expected);
+    expect((await node.run(['net', 'charlie'])).out).toContain('setting it up again would');
   });
 
   it('marks container disks among the mounts', async () => {
-    const { mounts } = await json('mounts', 'alpha');
+    const { mounts } = await node.json('mounts', 'alpha');
     const disk = mounts.find(({ containerDisk }: { containerDisk?: number }) => containerDisk === 0);
     expect(disk).toMatchObject({
       mountPoint: expect.stringMatching(/disk_0\.img$/),
       options: expect.stringContaining('ro'),
     });
-    const { out } = await privctl(['mounts', 'alpha']);
+    const { out } = await node.run(['mounts', 'alpha']);
     expect(out).toMatch(/^disk_0 +\S+disk_0\.img/m);
     expect(out).not.toContain('/proc');
-    expect((await privctl(['mounts', 'alpha', '--full'])).out).toMatch(/^- +\/proc/m);
+    expect((await node.run(['mounts', 'alpha', '--full'])).out).toMatch(/^- +\/proc/m);
   });
 
   it('shows whose the device nodes are', async () => {
-    const { devices } = await json('devices', 'alpha');
+    const { devices } = await node.json('devices', 'alpha');
     expect(devices.map(({ device }: { device: string }) => device)).toEqual([
       'DEVICE_KVM',
       'DEVICE_TUN',
@@ -172,21 +130,21 @@ describe.runIf(isRoot)('privctl', () => {
       allowed: true,
       claimed: true,
     });
-    expect((await privctl(['devices', 'alpha'])).out).toMatch(/^tun +present +107:107/m);
+    expect((await node.run(['devices', 'alpha'])).out).toMatch(/^tun +present +107:107/m);
   });
 
   it('shows the cgroups of the launcher', async () => {
-    const { hierarchies } = await json('cgroup', 'alpha');
+    const { hierarchies } = await node.json('cgroup', 'alpha');
     expect(hierarchies.length).toBeGreaterThan(0);
-    const own = readFileSync(`/proc/${vm('alpha').launcher.pid}/cgroup`, 'utf8');
+    const own = readFileSync(`/proc/${node.vm('alpha').launcher.pid}/cgroup`, 'utf8');
     for (const { path } of hierarchies) expect(own).toContain(path);
     expect(hierarchies.flatMap(({ values }: { values: object[] }) => values).length).toBeGreaterThan(0);
-    expect((await privctl(['cgroup', 'alpha'])).out).toContain(`pod${vm('alpha').pod.uid}`);
+    expect((await node.run(['cgroup', 'alpha'])).out).toContain(`pod${node.vm('alpha').pod.uid}`);
   });
 
   it('explains what would be allowed, refused or fail, and a call then does just that', async () => {
-    const alpha = vm('alpha');
-    const foreign = { podUid: alpha.pod.uid, vmiUid: vm('bravo').uid };
+    const alpha = node.vm('alpha');
+    const foreign = { podUid: alpha.pod.uid, vmiUid: node.vm('bravo').uid };
     const absent = { podUid: crypto.randomUUID(), vmiUid: alpha.uid };
     const cases: [string, string, number][] = [
       ['PodService.Identify', request(ref(alpha)), 0],
@@ -195,11 +153,11 @@ describe.runIf(isRoot)('privctl', () => {
       ['PodService.Identify', request({ podUid: '../..', vmiUid: alpha.uid }), 3],
       ['StorageService.StatContainerDisk', request(ref(alpha), { volumeIndex: 1000 }), 3],
       ['DeviceService.Claim', request(ref(alpha), { devices: ['DEVICE_KVM', 'DEVICE_KVM'] }), 3],
-      ['NetworkService.Observe', request(ref(vm('bravo'))), 0],
+      ['NetworkService.Observe', request(ref(node.vm('bravo'))), 0],
     ];
     for (const [method, body, code] of cases) {
-      const explained = await privctl(['explain', method, body]);
-      const called = await privctl(['call', method, body]);
+      const explained = await node.run(['explain', method, body]);
+      const called = await node.run(['call', method, body]);
       expect([method, body, explained.code, called.code]).toEqual([method, body, code, code]);
       expect(explained.out).toContain('Nothing was done.');
       // Both give the same reason.
@@ -207,16 +165,16 @@ describe.runIf(isRoot)('privctl', () => {
       if (code !== 0) expect(explained.out).toContain(reason);
     }
     const explained = JSON.parse(
-      (await privctl(['explain', 'PodService.Identify', request(foreign), '-o', 'json'])).out,
+      (await node.run(['explain', 'PodService.Identify', request(foreign), '-o', 'json'])).out,
     );
     expect(explained).toMatchObject({ allowed: false, refused: true });
   });
 
   it('calls under the same checks and audit as the agent', async () => {
-    const body = request(ref(vm('charlie')));
-    expect(await json('call', 'PodService.Identify', body)).toMatchObject({ changed: false, uid: 107 });
-    const { pod } = vm('charlie');
-    const lines = system
+    const body = request(ref(node.vm('charlie')));
+    expect(await node.json('call', 'PodService.Identify', body)).toMatchObject({ changed: false, uid: 107 });
+    const { pod } = node.vm('charlie');
+    const lines = node.system
       .audit()
       .filter((line) => line['actor'] === 'privctl uid 0' && line['pod'] === pod.uid);
     expect(lines.map((line) => [line['event'], line['method']])).toEqual(
@@ -225,99 +183,91 @@ describe.runIf(isRoot)('privctl', () => {
         ['end', 'PodService.Identify'],
       ]),
     );
-    expect(await privctl(['call', 'PodService.Stat', '{'])).toMatchObject({ code: 2 });
-    expect(await privctl(['call', 'PodService.Stat', '{"path":"/etc"}'])).toMatchObject({
+    expect(await node.run(['call', 'PodService.Stat', '{'])).toMatchObject({ code: 2 });
+    expect(await node.run(['call', 'PodService.Stat', '{"path":"/etc"}'])).toMatchObject({
       code: 2,
       err: expect.stringContaining('Its fields: podUid.'),
     });
   });
 
   it('shows a stream until it is interrupted', async () => {
-    const watch = start(process.execPath, [program(), 'call', 'PodService.Watch', ...places()], {
-      stdio: ['ignore', 'pipe', 'inherit'],
-    });
-    let out = '';
-    watch.child.stdout?.on('data', (chunk: Buffer) => {
-      out += chunk.toString();
-    });
-    await waitFor('the pods to be shown', deadlineMs, () => out.includes('"synced"'));
-    for (const { pod } of vms) expect(out).toContain(pod.uid);
-    watch.child.kill('SIGINT');
-    await watch.exited;
+    const watch = node.start(['call', 'PodService.Watch']);
+    await waitFor('the pods to be shown', deadlineMs, () => watch.out().includes('"synced"'));
+    for (const { pod } of node.vms) expect(watch.out()).toContain(pod.uid);
+    watch.process.child.kill('SIGINT');
+    await watch.process.exited;
   });
 
   it('pairs begin and end in the audit log, and selects', async () => {
-    const { out, code } = await privctl(['audit', ...log(), '--limit', '0']);
+    const { out, code } = await node.run(['audit', ...node.log, '--limit', '0']);
     expect(code).toBe(0);
     expect(out).toMatch(/^TIME +OUTCOME +METHOD +POD +BY +MS +DETAIL/);
     expect(out).toMatch(/ allowed +NetworkService\.Apply /);
     expect(out).toMatch(/ running +PodService\.Watch /);
-    const lines = (await privctl(['audit', ...log(), '--refused', '-o', 'json', '--limit', '0'])).out
+    const lines = (await node.run(['audit', ...node.log, '--refused', '-o', 'json', '--limit', '0'])).out
       .trim()
       .split('\n');
     const refused = lines.map((line) => JSON.parse(line));
     expect(refused.length).toBeGreaterThan(0);
     expect(refused.every(({ outcome }) => outcome === 'refused')).toBe(true);
-    const { pod } = vm('bravo');
-    const ofPod = (await privctl(['audit', ...log(), '--pod', pod.uid.slice(0, 8), '-o', 'json'])).out;
+    const { pod } = node.vm('bravo');
+    const ofPod = (await node.run(['audit', ...node.log, '--pod', pod.uid.slice(0, 8), '-o', 'json'])).out;
     expect(
       ofPod
         .trim()
         .split('\n')
         .every((line) => JSON.parse(line).pod === pod.uid),
     ).toBe(true);
-    expect(await privctl(['audit', ...log(), '--since', '0s'])).toMatchObject({
+    expect(await node.run(['audit', ...node.log, '--since', '0s'])).toMatchObject({
       code: 0,
       out: expect.stringContaining('Nothing'),
     });
-    expect(await privctl(['audit', '--audit-file', '/nowhere/audit'])).toMatchObject({ code: 1 });
+    expect(await node.run(['audit', '--audit-file', '/nowhere/audit'])).toMatchObject({ code: 1 });
   });
 
   it('follows the audit log', async () => {
-    const follow = start(process.execPath, [program(), 'audit', ...log(), '-f', '-o', 'json', ...places()], {
-      stdio: ['ignore', 'pipe', 'inherit'],
-    });
-    let out = '';
-    follow.child.stdout?.on('data', (chunk: Buffer) => {
-      out += chunk.toString();
-    });
-    await waitFor('the log so far', deadlineMs, () => out.includes('HelperService.Health') || out.length > 0);
-    const body = request({ podUid: vm('bravo').pod.uid, vmiUid: vm('alpha').uid });
-    await privctl(['call', 'SocketService.CloseNotify', body]);
-    await waitFor('the refusal to be followed', deadlineMs, () => out.includes('SocketService.CloseNotify'));
-    follow.child.kill('SIGINT');
-    await follow.exited;
+    const follow = node.start(['audit', ...node.log, '-f', '-o', 'json']);
+    await waitFor('the log so far', deadlineMs, () => follow.out() !== '');
+    const body = request({ podUid: node.vm('bravo').pod.uid, vmiUid: node.vm('alpha').uid });
+    await node.run(['call', 'SocketService.CloseNotify', body]);
+    await waitFor('the refusal to be followed', deadlineMs, () =>
+      follow.out().includes('SocketService.CloseNotify'),
+    );
+    follow.process.child.kill('SIGINT');
+    await follow.process.exited;
   });
 
   it('describes methods with declaration and checks', async () => {
-    const { methods } = await json('describe');
+    const { methods } = await node.json('describe');
     expect(methods).toHaveLength(23);
     const apply = methods.find(({ method }: { method: string }) => method.endsWith('.NetworkService.Apply'));
     expect(apply.declaration.capabilities).toContain('CAPABILITY_NET_ADMIN');
     expect(apply.checks.length).toBeGreaterThan(3);
-    const { out } = await privctl(['describe']);
+    const { out } = await node.run(['describe']);
     expect(out).toMatch(/^PodService\.Identify +DAC_OVERRIDE SYS_PTRACE +- +changes helper +5 s +launcher$/m);
-    expect((await privctl(['describe', 'podservice.identify'])).out).toContain('2. while its launcher lives');
+    expect((await node.run(['describe', 'podservice.identify'])).out).toContain(
+      '2. while its launcher lives',
+    );
   });
 
   it('shows the policy of the running helper and checks a file', async () => {
-    const { values } = await json('policy', 'show');
+    const { values } = await node.json('policy', 'show');
     const value = (path: string) => values.find((each: { path: string }) => each.path === path);
-    expect(value('paths.kubeletPodsDir')).toMatchObject({ value: system.node.podsDir, origin: 'flag' });
+    expect(value('paths.kubeletPodsDir')).toMatchObject({ value: node.system.node.podsDir, origin: 'flag' });
     expect(value('limits.maxPods')).toMatchObject({ value: '1024', origin: 'default' });
-    const file = join(system.node.root, 'policy.yaml');
+    const file = join(node.system.node.root, 'policy.yaml');
     writeFileSync(file, 'version: 1\nlimits: {maxPods: 12}\n', { mode: 0o644 });
-    expect(await privctl(['policy', 'check', file])).toMatchObject({ code: 0 });
-    expect((await privctl(['policy', 'show', '--policy', file])).out).toMatch(/^limits\.maxPods +12 +file/m);
+    expect(await node.run(['policy', 'check', file])).toMatchObject({ code: 0 });
+    expect((await node.run(['policy', 'show', '--policy', file])).out).toMatch(/^limits\.maxPods +12 +file/m);
     chmodSync(file, 0o666);
-    expect(await privctl(['policy', 'check', file])).toMatchObject({
+    expect(await node.run(['policy', 'check', file])).toMatchObject({
       code: 1,
       out: expect.stringContaining('may be written by others'),
     });
   });
 
   it('examines node, kernel and helper', async () => {
-    const ran = await privctl(['doctor', ...files(), '-o', 'json']);
+    const ran = await node.run(['doctor', ...node.files, '-o', 'json']);
     const { findings, failures } = JSON.parse(ran.out);
     expect([failures, ran.code]).toEqual([0, 0]);
     const finding = (check: string) => findings.find((each: { check: string }) => each.check === check);
@@ -332,32 +282,34 @@ describe.runIf(isRoot)('privctl', () => {
     ]) {
       expect(finding(check)).toMatchObject({ status: 'ok' });
     }
-    const { out } = await privctl(['doctor', ...files()]);
+    const { out } = await node.run(['doctor', ...node.files]);
     for (const title of ['HELPER', 'NODE', 'KERNEL', 'LEFT BEHIND']) expect(out).toContain(title);
   });
 
   it('REC-051 is for root and the group of operators only', async () => {
-    const stranger = await privctl(['pods'], { uid: 1000, gid: 1000 });
+    const stranger = await node.run(['pods'], { uid: 1000, gid: 1000 });
     expect(stranger).toMatchObject({ code: 3, out: '' });
     expect(stranger.err).toContain(`needs root or the operators' group (gid ${helperUser})`);
-    expect(await privctl(['pods'], { uid: agentUser, gid: agentUser })).toMatchObject({ code: 3, out: '' });
-    expect(await privctl(['audit', ...log()], { uid: 1000, gid: 1000 })).toMatchObject({ code: 3 });
-    expect(await privctl(['pods', '--quiet'], { uid: 1000, gid: helperUser })).toMatchObject({ code: 0 });
+    expect(await node.run(['pods'], { uid: agentUser, gid: agentUser })).toMatchObject({ code: 3, out: '' });
+    expect(await node.run(['audit', ...node.log], { uid: 1000, gid: 1000 })).toMatchObject({ code: 3 });
+    expect(await node.run(['pods', '--quiet'], { uid: 1000, gid: helperUser })).toMatchObject({ code: 0 });
     // What needs no helper and no secret is for everybody.
-    expect(await privctl(['describe'], { uid: 1000, gid: 1000 })).toMatchObject({ code: 0 });
+    expect(await node.run(['describe'], { uid: 1000, gid: 1000 })).toMatchObject({ code: 0 });
   });
 
   it('the helper itself refuses a stranger that gets hold of the socket', async () => {
-    chmodSync(join(system.socketDir, 'ctl.sock'), 0o666);
-    const script = `const s = require('node:net').connect(${JSON.stringify(join(system.socketDir, 'ctl.sock'))});
+    chmodSync(join(node.system.socketDir, 'ctl.sock'), 0o666);
+    const script = `const s = require('node:net').connect(${JSON.stringify(join(node.system.socketDir, 'ctl.sock'))});
       s.on('close', () => process.exit(7)).on('error', () => {}); setTimeout(() => process.exit(1), ${deadlineMs});`;
     const code = await new Promise((resolve) =>
       execFile(process.execPath, ['-e', script], { uid: 1000, gid: 1000 }, (error) => resolve(error?.code)),
     );
-    chmodSync(join(system.socketDir, 'ctl.sock'), 0o660);
+    chmodSync(join(node.system.socketDir, 'ctl.sock'), 0o660);
     expect(code).toBe(7);
     await waitFor('the refusal in the audit log', deadlineMs, () =>
-      system.audit().some((line) => line['actor'] === 'privctl uid 1000' && line['decision'] === 'refused'),
+      node.system
+        .audit()
+        .some((line) => line['actor'] === 'privctl uid 1000' && line['decision'] === 'refused'),
     );
   });
 
@@ -371,84 +323,12 @@ describe.runIf(isRoot)('privctl', () => {
       ['call', 'No.Such'],
       ['--unknown'],
     ]) {
-      const { code, err } = await privctl(args);
+      const { code, err } = await node.run(args);
       expect([args, code]).toEqual([args, 2]);
       expect(err).toMatch(/^privctl: /);
     }
-    expect((await privctl([])).code).toBe(2);
-    expect(await privctl(['help', 'net'])).toMatchObject({ code: 0 });
-    expect((await privctl(['completion', 'bash'])).out).toContain('complete -F _privctl privctl');
-  });
-
-  it('works with the agent and the API server down', async () => {
-    await system.kill('agent');
-    await waitFor('the helper to notice', deadlineMs, async () => {
-      const findings = JSON.parse((await privctl(['doctor', ...files(), '-o', 'json'])).out).findings;
-      return findings.some(
-        (each: { check: string; status: string }) => each.check === 'agent' && each.status === 'warn',
-      );
-    });
-    expect((await json('pods')).pods).toHaveLength(3);
-    for (const command of ['net', 'mounts', 'devices', 'cgroup']) {
-      expect((await privctl([command, 'bravo'])).code).toBe(0);
-    }
-    expect((await privctl(['explain', 'PodService.Identify', request(ref(vm('bravo')))])).code).toBe(0);
-  });
-
-  it('lists a pod whose launcher is gone with the reason', async () => {
-    const { pod, launcher } = vm('charlie');
-    launcher.crash();
-    await launcher.exited;
-    await waitFor('the pod to be seen without launcher', deadlineMs, async () => {
-      const { pods } = await json('pods');
-      const found = pods.find(({ state }: { state: { podUid: string } }) => state.podUid === pod.uid);
-      return found.launcher === undefined && found.problem !== '';
-    });
-    expect(await privctl(['net', pod.uid])).toMatchObject({ code: 1 });
-    const { findings } = JSON.parse((await privctl(['doctor', ...files(), '-o', 'json'])).out);
-    const dead = findings.find((each: { check: string }) => each.check === 'launcher pods without launcher');
-    expect(dead).toMatchObject({ status: 'warn', finding: pod.uid });
-  });
-
-  it('shows what it can with the helper down, and what a killed helper left unfinished', async () => {
-    const watch = start(process.execPath, [program(), 'call', 'PodService.Watch', ...places()], {
-      stdio: ['ignore', 'pipe', 'ignore'],
-    });
-    await new Promise<void>((resolve) => watch.child.stdout?.once('data', () => resolve()));
-    await system.kill('helper');
-    await watch.exited;
-    for (const args of [['describe'], ['policy', 'show'], ['audit', ...log()], ['help']]) {
-      expect([args, (await privctl(args)).code]).toEqual([args, 0]);
-    }
-    const doctor = await privctl(['doctor', ...files()]);
-    expect(doctor).toMatchObject({ code: 1, out: expect.stringContaining('the helper is not running here') });
-    expect(doctor.out).toContain('openat2');
-    for (const args of [['pods'], ['net', 'alpha'], ['call', 'HelperService.Health']]) {
-      const { code, err } = await privctl(args);
-      expect([args, code]).toEqual([args, 1]);
-      expect(err).toContain('the helper is not running here');
-    }
-    rmSync(join(system.socketDir, 'ctl.sock'), { force: true });
-    expect((await privctl(['pods'])).err).toContain('ENOENT');
-
-    await system.startHelper();
-    const lines = (await privctl(['audit', ...log(), '-o', 'json', '--limit', '0'])).out.trim().split('\n');
-    const interrupted = lines
-      .map((line) => JSON.parse(line))
-      .filter(({ outcome }) => outcome === 'interrupted');
-    expect(interrupted).toMatchObject([{ method: 'PodService.Watch', actor: 'privctl uid 0' }]);
-    expect(lines.filter((line) => JSON.parse(line).outcome === 'started')).toHaveLength(2);
-    // The new helper has set nothing up yet, and says so.
-    const net = await json('net', 'alpha');
-    expect(net.applied).toBeUndefined();
-    expect((await privctl(['net', 'alpha'])).out).toContain('unknown: there is nothing to compare with');
-    const pods = (await json('pods')).pods;
-    expect(
-      pods.find(({ state }: { state: { podUid: string } }) => state.podUid === vm('alpha').pod.uid),
-    ).toMatchObject({
-      pinned: false,
-      vmiUid: '',
-      mountedDisks: [0],
-    });
+    expect((await node.run([])).code).toBe(2);
+    expect(await node.run(['help', 'net'])).toMatchObject({ code: 0 });
+    expect((await node.run(['completion', 'bash'])).out).toContain('complete -F _privctl privctl');
   });
 });

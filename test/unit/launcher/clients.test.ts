@@ -157,6 +157,39 @@ describe('back-off', () => {
   });
 });
 
+describe('what is concluded from what is known of the pods', () => {
+  it('a pod that the helper has not told of yet is looked at before the launcher counts as gone', async () => {
+    node.fake.forgetToTell('pod-a', { directory: true, launcherSocket: SocketState.ABSENT });
+    expect(await node.clients.isUnresponsive(vmi)).toEqual({ unresponsive: false, initialized: false });
+    node.fake.forgetToTell('pod-a', { launcherSocket: SocketState.PRESENT });
+    node.advance(181);
+    expect(await node.clients.isUnresponsive(vmi)).toEqual({ unresponsive: false, initialized: true });
+  });
+
+  it('AFT-015 while the helper cannot be asked nobody is gone', async () => {
+    await node.fake.kill();
+    await expect(node.clients.isUnresponsive(vmi)).rejects.toMatchObject({ name: 'HelperUnavailable' });
+  });
+
+  it('nothing is kept for a VMI whose UID is unknown', async () => {
+    const nobody = { ...ref, uid: '' };
+    await expect(node.clients.getVerified(nobody)).rejects.toThrow('No command socket found for vmi');
+    expect(await node.clients.isUnresponsive(nobody)).toEqual({ unresponsive: true, initialized: true });
+    expect(node.clients.notInitializedSince('')).toBeUndefined();
+  });
+
+  it('AFT-061 a VMI is held here from the first look for its launcher until it is forgotten', async () => {
+    expect(await node.clients.holds(ref)).toBe(false);
+    await node.launch('pod-a', running);
+    await node.clients.get(vmi);
+    await node.clients.close(ref);
+    expect(await node.clients.holds(ref)).toBe(true);
+    expect(await node.clients.holds({ ...ref, uid: 'other' })).toBe(false);
+    await node.clients.forget(ref);
+    expect(await node.clients.holds(ref)).toBe(false);
+  });
+});
+
 describe('predecessor of the same name', () => {
   const older = { ...ref, uid: 'older' };
 
