@@ -30,10 +30,13 @@ export class Invocation {
     return this.within(this.facts.caps, Number.POSITIVE_INFINITY);
   }
 
-  /** Options with other declared capabilities and at most `limitMs`. Throws when no time is left. */
+  /**
+   * Options for a step that needs only `caps`, of which what the method does not declare is not raised, and
+   * takes at most `limitMs`. Throws when no time is left.
+   */
   within(caps: bigint, limitMs: number): Call {
     const left = Math.floor(this.facts.deadline - this.facts.now());
     if (left <= 0) throw expired('await turn', true);
-    return { caps, deadlineMs: Math.min(left, limitMs) };
+    return { caps: caps & this.facts.caps, deadlineMs: Math.min(left, limitMs) };
   }
 }

@@ -129,9 +129,12 @@ Result<PodState> pod_state(int pods_dir, const PodUid& pod) {
     auto kernel = stat_entry(disks->get(), "kernel-boot.sock", "kernel-boot.sock");
     if (!kernel) return kernel.error();
     state.kernel_boot = *kernel && S_ISSOCK((*kernel)->st_mode);
+  } else if (!is_missing(disks.error())) {
+    return disks.error();
   }
   auto binary = walk(pods_dir, pod.text() + "/containers/container-disk-binary", O_PATH | O_DIRECTORY, kNoLinks,
                      "container-disk-binary");
+  if (!binary && !is_missing(binary.error())) return binary.error();
   state.container_disk_binary = static_cast<bool>(binary);
   return state;
 }

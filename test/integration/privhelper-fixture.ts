@@ -52,10 +52,13 @@ export class HelperProcess {
   readonly native: Native = loadNative();
   stderr = '';
   private child: ChildProcess | undefined;
-  private shared: { transport: Transport; session: Http2SessionManager } | undefined;
+  private readonly shared = new Map<string, { transport: Transport; session: Http2SessionManager }>();
 
-  /** `podsDir`: kubelet's, one of its own when absent. */
-  constructor(podsDir?: string) {
+  /** `podsDir`: kubelet's, one of its own when absent. `program`: the helper's main module. */
+  constructor(
+    podsDir?: string,
+    private readonly program = 'dist/privhelper/main.js',
+  ) {
     chmodSync(this.base, 0o755);
     this.podsDir = podsDir ?? join(this.base, 'pods');
     if (podsDir === undefined) mkdirSync(this.podsDir, { mode: 0o750 });
@@ -65,7 +68,8 @@ export class HelperProcess {
     return this.child?.pid ?? 0;
   }
 
-  async start(): Promise<void> {
+  /** `environment`: added to this process's own. */
+  async start(environment: Readonly<Record<string, string>> = {}): Promise<void> {
     this.stderr = '';
     const args = {
       '--socket-dir': this.socketDir,
@@ -75,13 +79,10 @@ export class HelperProcess {
       // Process 1 of a confined test machine need not be readable; its network is this one.
       '--host-netns': '/proc/self/ns/net',
     };
-    const child = spawn(
-      process.execPath,
-      [join(root, 'dist/privhelper/main.js'), ...Object.entries(args).flat()],
-      {
-        stdio: ['ignore', 'ignore', 'pipe'],
-      },
-    );
+    const child = spawn(process.execPath, [join(root, this.program), ...Object.entries(args).flat()], {
+      stdio: ['ignore', 'ignore', 'pipe'],
+      env: { ...process.env, ...environment },
+    });
     this.child = child;
     child.stderr.on('data', (chunk: Buffer) => {
       this.stderr += chunk.toString();
@@ -109,27 +110,30 @@ export class HelperProcess {
 
   /** Clients of one fixture share a connection, as the agent's do. */
   client<S extends DescService>(service: S): Client<S> {
-    this.shared ??= this.connect();
-    return createClient(service, this.shared.transport);
+    return createClient(service, this.transport('helper.sock', agentUser));
   }
 
-  /** Ends the connection. */
+  /** As privctl calls, which may call everything. */
+  operator<S extends DescService>(service: S): Client<S> {
+    return createClient(service, this.transport('ctl.sock', 0));
+  }
+
+  /** Ends the connections. */
   disconnect(): void {
-    this.shared?.session.abort();
-    this.shared = undefined;
+    for (const { session } of this.shared.values()) session.abort();
+    this.shared.clear();
   }
 
-  private connect(): { transport: Transport; session: Http2SessionManager } {
-    const path = join(this.socketDir, 'helper.sock');
-    const session = new Http2SessionManager('http://helper', undefined, {
-      createConnection: () => asUser(agentUser, () => netConnect(path)),
+  private transport(name: string, uid: number): Transport {
+    const open = this.shared.get(name);
+    if (open !== undefined) return open.transport;
+    const path = join(this.socketDir, name);
+    const sessionManager = new Http2SessionManager('http://helper', undefined, {
+      createConnection: () => asUser(uid, () => netConnect(path)),
     });
-    const transport = createConnectTransport({
-      baseUrl: 'http://helper',
-      httpVersion: '2',
-      sessionManager: session,
-    });
-    return { transport, session };
+    const transport = createConnectTransport({ baseUrl: 'http://helper', httpVersion: '2', sessionManager });
+    this.shared.set(name, { transport, session: sessionManager });
+    return transport;
   }
 
   /** Redeems a ticket as a user. */

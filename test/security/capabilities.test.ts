@@ -1,0 +1,215 @@
+/** Each capability that a method declares is needed, and nothing else is raised for it. */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { DescMethod } from '@bufbuild/protobuf';
+import { ConnectError } from '@connectrpc/connect';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { FailureSchema } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
+import { Capability } from '../../gen/virtprivsep/privhelper/v1/declaration_pb.js';
+import { Device, DeviceService } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
+import { InspectService } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
+import { NetworkService } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
+import { PodService } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import { PodSocket, SocketService } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
+import { StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
+import { declaredBy, methodName, services } from '../../privhelper/declarations.js';
+import { startLauncher } from '../harness/launcher/start.js';
+import { createNode, type HarnessNode } from '../harness/pods/node.js';
+import type { Pod } from '../harness/pods/pod.js';
+import { waitFor } from '../harness/pods/run.js';
+import { HelperProcess } from '../integration/privhelper-fixture.js';
+
+const vmi = { namespace: 'default', name: 'vm1', vmiUid: '1f3c7b1e-6f0d-4a53-9a52-3a7a3c1f9f10' };
+const volumeIndex = 2;
+const methods = services.flatMap((service) => service.methods);
+
+/** Method names, each with what it declares no longer. */
+type Lowered = Readonly<Record<string, readonly Capability[]>>;
+
+describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
+  let node: HarnessNode;
+  let helper: HelperProcess;
+  let image: string;
+  let pod: Pod;
+  let launcherPid: number;
+
+  const ref = () => ({ podUid: pod.uid, vmiUid: vmi.vmiUid });
+  const observed = () => ({ podUid: pod.uid });
+
+  /** A call of each method that has something to do for it in the pod. */
+  const calls: readonly [DescMethod, () => Promise<unknown>][] = [
+    [PodService.method.identify, () => helper.operator(PodService).identify({ pod: ref() })],
+    [PodService.method.stat, () => helper.operator(PodService).stat(observed())],
+    [
+      SocketService.method.connect,
+      () => helper.operator(SocketService).connect({ pod: ref(), socket: PodSocket.LAUNCHER_COMMAND }),
+    ],
+    [SocketService.method.listenNotify, () => helper.operator(SocketService).listenNotify({ pod: ref() })],
+    [SocketService.method.closeNotify, () => helper.operator(SocketService).closeNotify({ pod: ref() })],
+    [NetworkService.method.observe, () => helper.operator(NetworkService).observe({ pod: ref() })],
+    [NetworkService.method.apply, apply],
+    [
+      StorageService.method.statContainerDisk,
+      () => helper.operator(StorageService).statContainerDisk({ pod: ref(), volumeIndex }),
+    ],
+    [
+      StorageService.method.mountContainerDisk,
+      () => helper.operator(StorageService).mountContainerDisk({ pod: ref(), volumeIndex }),
+    ],
+    [
+      DeviceService.method.claim,
+      () => helper.operator(DeviceService).claim({ pod: ref(), devices: [Device.TUN] }),
+    ],
+    [InspectService.method.getHelper, () => helper.operator(InspectService).getHelper({})],
+    [InspectService.method.listPods, listPods],
+    [InspectService.method.getNetwork, getNetwork],
+    [InspectService.method.listMounts, () => helper.operator(InspectService).listMounts(observed())],
+    [InspectService.method.listDevices, () => helper.operator(InspectService).listDevices(observed())],
+    [InspectService.method.getCgroup, () => helper.operator(InspectService).getCgroup(observed())],
+    [InspectService.method.explain, explain],
+    [
+      StorageService.method.unmountContainerDisks,
+      () => helper.operator(StorageService).unmountContainerDisks({ pod: ref() }),
+    ],
+    [PodService.method.release, () => helper.operator(PodService).release({ pod: ref() })],
+    [PodService.method.markUnresponsive, markUnresponsive],
+  ];
+
+  /** With a bridge there is a file to write for the launcher. */
+  function apply() {
+    const bridge = { case: 'bridge', value: { dhcp: { ipamDisabled: true } } } as const;
+    const eth0 = { network: 'default', podInterface: 'eth0', primary: true, binding: bridge };
+    return helper.operator(NetworkService).apply({ pod: ref(), attachments: [eth0] });
+  }
+
+  /** What could not be looked at is part of the answer there, not a failure. */
+  async function listPods() {
+    const { pods } = await helper.operator(InspectService).listPods({});
+    const problem = pods.find(({ state }) => state?.podUid === pod.uid)?.problem;
+    if (problem !== '') throw new Error(problem ?? 'the pod is not listed');
+  }
+
+  async function getNetwork() {
+    const { natProblem } = await helper.operator(InspectService).getNetwork(observed());
+    if (natProblem !== '') throw new Error(natProblem);
+  }
+
+  async function explain() {
+    const request = new Uint8Array([0x0a, 36, ...Buffer.from(pod.uid)]);
+    const { steps } = await helper
+      .operator(InspectService)
+      .explain({ method: 'InspectService.ListMounts', request });
+    const failed = steps.find(({ passed }) => !passed);
+    if (failed !== undefined) throw new Error(failed.finding);
+  }
+
+  async function markUnresponsive() {
+    process.kill(launcherPid, 'SIGKILL');
+    await waitFor('launcher to end', 20_000, () => !isAlive(launcherPid));
+    return helper.operator(PodService).markUnresponsive({ pod: ref() });
+  }
+
+  const call = (method: DescMethod) => {
+    const found = calls.find(([each]) => each === method);
+    if (found === undefined) throw new Error(`${methodName(method)} has no call here`);
+    return found[1]();
+  };
+
+  /** EPERM or EACCES where that is why the call failed, undefined when it worked. */
+  async function denial(method: DescMethod): Promise<string | undefined> {
+    try {
+      await call(method);
+      return undefined;
+    } catch (error) {
+      const detail = error instanceof ConnectError ? error.findDetails(FailureSchema)[0] : undefined;
+      const text = detail?.errnoName ?? String(error);
+      return /EPERM|EACCES/.exec(text)?.[0] ?? `another failure: ${String(error)}`;
+    }
+  }
+
+  async function restart(lowered: Lowered): Promise<void> {
+    await helper.stop('SIGKILL');
+    await helper.start({ LOWERED: JSON.stringify(lowered) });
+  }
+
+  beforeAll(async () => {
+    image = join(mkdtempSync(join(tmpdir(), 'vp-image-')), 'disk.raw');
+    writeFileSync(image, Buffer.alloc(4096, 7));
+    node = await createNode();
+    helper = new HelperProcess(node.podsDir, 'dist/test/security/lowered-helper.js');
+  });
+  afterAll(async () => {
+    await helper?.destroy();
+    await node?.destroy();
+    rmSync(join(image, '..'), { recursive: true, force: true });
+  });
+  beforeEach(async () => {
+    pod = await node.createPod({
+      name: 'virt-launcher-vm1-abcde',
+      vmiUid: vmi.vmiUid,
+      podIP: '10.244.2.5',
+      containerDisks: [{ index: volumeIndex, image }],
+    });
+    launcherPid = (await startLauncher(pod, { ...vmi, machine: 'fake' })).pid;
+  });
+  afterEach(async () => {
+    await helper.stop('SIGKILL');
+    await node.destroyPods();
+  });
+
+  it('with all of them every method works', async () => {
+    const called = calls.map(([method]) => methodName(method));
+    const capable = methods.filter((method) => declaredBy(method).caps !== 0n).map(methodName);
+    expect([...called, methodName(PodService.method.watch)].sort()).toEqual(capable.sort());
+    await restart({});
+    for (const [method] of calls) expect(await denial(method), methodName(method)).toBeUndefined();
+  });
+
+  it('without its capability Watch sees no pod', async () => {
+    const { watch } = PodService.method;
+    await restart({ [methodName(watch)]: declaredBy(watch).declaration.capabilities });
+    await waitFor('the helper to say so', 20_000, () => helper.stderr.includes('EACCES'));
+  });
+
+  const capabilities = [...new Set(methods.flatMap((m) => declaredBy(m).declaration.capabilities))].sort();
+  const cases = [
+    ...capabilities.map((c) => ({ what: Capability[c] ?? '', without: [c] })),
+    { what: 'any of them', without: capabilities },
+  ];
+  it.each(cases)('without $what every method that declares it is denied', async ({ without }) => {
+    const lacking = calls
+      .map(([method]) => method)
+      .filter((method) => without.some((c) => declaredBy(method).declaration.capabilities.includes(c)));
+    const lower = (some: readonly DescMethod[]) =>
+      restart(Object.fromEntries(some.map((method) => [methodName(method), without])));
+    const expectDenied = async (some: readonly DescMethod[]) => {
+      for (const method of some.filter((each) => lacking.includes(each))) {
+        expect.soft((await denial(method)) ?? 'it works', methodName(method)).toMatch(/^E[A-Z]+$/);
+      }
+    };
+    const { listenNotify, closeNotify } = SocketService.method;
+    const { identify, release, markUnresponsive: mark } = PodService.method;
+    // What comes after another method that is to work, or pins the launcher for all.
+    const special: DescMethod[] = [identify, listenNotify, closeNotify, release, mark];
+
+    // Something to unmount, and no launcher pinned.
+    await restart({});
+    await call(StorageService.method.mountContainerDisk);
+    await lower(lacking.filter((method) => method !== listenNotify && method !== identify));
+    await expectDenied(lacking.filter((method) => !special.includes(method)));
+    await call(listenNotify);
+    await expectDenied([closeNotify, release]);
+    await lower(lacking);
+    await expectDenied([identify, listenNotify, mark]);
+  });
+});
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}
