@@ -324,6 +324,9 @@ export interface Native {
   /** All claimable devices. Changes nothing. */
   observeDevices(call: Call, launcher: Launcher): Promise<ObservedDevice[]>;
 
+  /** Sets or clears the append-only flag of a file that the helper owns. False: the file system has no such flag. */
+  setAppendOnly(call: Call, fd: number, on: boolean): Promise<boolean>;
+
   // Unprivileged calls.
 
   close(fd: number): void;

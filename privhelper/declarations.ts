@@ -47,6 +47,14 @@ export interface Declared {
   readonly deadlineMs: number;
 }
 
+/** What the helper raises on its own account: CAP_LINUX_IMMUTABLE, for the append-only flag of its audit files. */
+export const auditCaps = 1n << 9n;
+
+/** Everything that a privileged thread may ever raise. */
+export function permittedCaps(declared: readonly Declared[]): bigint {
+  return declared.reduce((union, { caps }) => union | caps, auditCaps);
+}
+
 /** `PodService.Identify`: short and unique, there is one package. */
 export function methodName(method: DescMethod): string {
   return `${method.parent.name}.${method.name}`;

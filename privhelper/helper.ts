@@ -2,6 +2,7 @@
 import type { MethodDescription } from '../gen/virtprivsep/privhelper/v1/helper_pb.js';
 import type { Usage } from '../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import type { NamespaceId, Native } from '../native/binding.js';
+import type { AuditFile } from './audit/file.js';
 import type { Tickets } from './descriptors/tickets.js';
 import type { MountRecords } from './pods/records.js';
 import type { PodRegistry } from './pods/registry.js';
@@ -24,6 +25,7 @@ export interface Helper {
   readonly instance: Instance;
   /** Every method with its checks. */
   readonly methods: readonly DeclaredEntry[];
+  readonly auditFile: Pick<AuditFile, 'appendOnly'>;
   /** Process of the connected agent. */
   readonly agentPid: () => number | undefined;
   /** What is used of what is bounded. */

@@ -11,7 +11,7 @@ import { PodService } from '../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { loadNative, type NamespaceId, type Native } from '../native/binding.js';
 import { AuditLog } from './audit/audit.js';
 import { AuditFile } from './audit/file.js';
-import { declaredBy, services } from './declarations.js';
+import { auditCaps, declaredBy, permittedCaps, services } from './declarations.js';
 import { serveTickets } from './descriptors/channel.js';
 import { Tickets } from './descriptors/tickets.js';
 import { assertDedicated, openDirectory, ownDirectory, ownFiles } from './directories.js';
@@ -38,6 +38,7 @@ const auditFlushMs = 10_000;
 /** Time for calls in progress when the helper is told to stop. */
 const stopMs = 5000;
 const watchDeadlineMs = 2000;
+const auditDeadlineMs = 2000;
 const backlog = 16;
 
 type Report = (message: string, error?: unknown) => void;
@@ -84,7 +85,14 @@ function openAsRoot(native: Native, flags: Flags, policy: Policy, report: Report
   const auditDir = dirname(flags.auditFile);
   assertDedicated(auditDir, (name) => name.startsWith(basename(flags.auditFile)));
   ownDirectory(auditDir, { uid: flags.uid, gid: flags.gid, mode: 0o700 });
-  const auditFile = new AuditFile({ path: flags.auditFile, maxBytes: policy.auditMaxBytes, report });
+  const auditFile = new AuditFile({
+    path: flags.auditFile,
+    maxBytes: policy.auditMaxBytes,
+    keep: policy.auditKeep,
+    setAppendOnly: (fd, on) => native.setAppendOnly({ caps: auditCaps, deadlineMs: auditDeadlineMs }, fd, on),
+    now: () => new Date(),
+    report,
+  });
   auditFile.chown(flags.uid, flags.gid);
 
   // Agent and operators may enter the directory but not replace a socket in it.
@@ -112,7 +120,7 @@ function openAsRoot(native: Native, flags: Flags, policy: Policy, report: Report
 }
 
 function giveUpPrivileges(native: Native, flags: Flags, entries: readonly DeclaredEntry[]): void {
-  const permitted = entries.reduce((union, { declared }) => union | declared.caps, 0n);
+  const permitted = permittedCaps(entries.map(({ declared }) => declared));
   native.startPrivilegedThreads({ count: flags.threads, permitted });
   native.dropPrivileges({ uid: flags.uid, gid: flags.gid, groups: [] });
   native.lockDown({ privileged: true });
@@ -174,6 +182,7 @@ function serve(
     },
     methods: methods.operators,
     agentPid: () => connections.pid,
+    auditFile,
     usage: () => [
       { name: 'connections of the agent', used: connections.open, limit: policy.maxConnections },
       { name: 'calls of the agent', used: server.calls, limit: policy.maxCalls },
@@ -205,6 +214,7 @@ function serve(
     report,
   });
 
+  void auditFile.protect();
   audit.started({ instance: instanceId, version: helper.instance.version });
   watcher.start();
   const channel = serveTickets(native, ticketListener, tickets, policy, audit);
@@ -225,7 +235,7 @@ function serve(
     tickets.closeAll();
     pods.close();
     audit.flush();
-    auditFile.close();
+    await auditFile.close();
     process.exit(0);
   };
   process.once('SIGTERM', () => void stop());

@@ -8,7 +8,7 @@ debian_packages=(
   build-essential cmake python3          # the native addon
   qemu-system-x86 seabios ipxe ipxe-qemu binutils iproute2 nftables # virtual machines and pod networks of the demo and the tests
   crun golang-github-containers-common   # the product's own containers in the tests, and the usual seccomp profile
-  strace openssl procps util-linux
+  strace openssl procps util-linux e2fsprogs
 )
 # The package of another vendor may have brought kubectl already.
 command -v kubectl >/dev/null || debian_packages+=(kubernetes-client)

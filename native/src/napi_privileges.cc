@@ -1,5 +1,6 @@
 #include <sys/stat.h>
 
+#include "append_only.h"
 #include "napi_addon.h"
 #include "privileges.h"
 #include "probe.h"
@@ -93,6 +94,16 @@ Napi::Value probe_kernel_call(Addon&, const Napi::CallbackInfo& info) {
   return list;
 }
 
+// setAppendOnly(call, fd, on)
+Napi::Value set_append_only_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd file = arguments.fd(info[1], "fd");
+  bool on = arguments.boolean(info[2], "on");
+  return addon.privileged(
+      arguments, [file = std::move(file), on](Home&, const Deadline&) { return set_append_only(file.get(), on); },
+      [](Napi::Env env, bool& has_flag) -> Napi::Value { return Napi::Boolean::New(env, has_flag); });
+}
+
 }  // namespace
 
 void define_privileges(Addon& addon, Napi::Object exports) {
@@ -103,6 +114,7 @@ void define_privileges(Addon& addon, Napi::Object exports) {
   addon.define(exports, "lockDown", lock_down);
   addon.define(exports, "close", close_fd);
   addon.define(exports, "namespaceId", namespace_id);
+  addon.define(exports, "setAppendOnly", set_append_only_call);
 }
 
 }  // namespace privsep

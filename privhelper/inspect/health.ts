@@ -1,8 +1,9 @@
 /** What `privctl doctor` concludes from facts. Pure. */
-import type {
-  GetHelperResponse,
-  InspectedPod,
-  MountRecord,
+import {
+  AppendOnly,
+  type GetHelperResponse,
+  type InspectedPod,
+  type MountRecord,
 } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import type { KernelFeature } from '../../native/binding.js';
 import type { MountEntry } from './mountinfo.js';
@@ -78,12 +79,35 @@ export function helperFindings(helper: GetHelperResponse, expected: ExpectedHelp
         }
       : { check: 'agent', status: 'ok', finding: `process ${helper.agentPid} is connected` },
     ...threadFindings(helper, expected.permitted),
+    auditFinding(helper.auditAppendOnly),
     ...helper.usage.map(({ name, used, limit }): Finding => {
       const finding = `${used} of ${limit}`;
       if (used < limit * nearLimit) return { check: name, status: 'ok', finding };
       return { check: name, status: 'warn', finding, advice: 'raise the limit in the policy file' };
     }),
   ];
+}
+
+function auditFinding(appendOnly: AppendOnly): Finding {
+  const check = 'audit log';
+  switch (appendOnly) {
+    case AppendOnly.SET:
+      return { check, status: 'ok', finding: 'append-only' };
+    case AppendOnly.UNSUPPORTED:
+      return {
+        check,
+        status: 'note',
+        finding: 'its file system has no append-only flag',
+        advice: 'on ext4, xfs or btrfs what is written cannot be changed any more',
+      };
+    default:
+      return {
+        check,
+        status: 'warn',
+        finding: 'the append-only flag is not set',
+        advice: "look at the helper's log",
+      };
+  }
 }
 
 function threadFindings({ threads }: GetHelperResponse, permitted: bigint): Finding[] {

@@ -3,6 +3,7 @@ import { fstatSync } from 'node:fs';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { Device } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import {
+  AppendOnly,
   type AppliedNetworkSchema,
   DeviceNodeState,
   type GetCgroupResponseSchema,
@@ -43,10 +44,17 @@ const origins: Readonly<Record<Origin, PolicyOrigin>> = {
   flag: PolicyOrigin.FLAG,
 };
 
+const appendOnly: Readonly<Record<Helper['auditFile']['appendOnly'], AppendOnly>> = {
+  unset: AppendOnly.UNSPECIFIED,
+  set: AppendOnly.SET,
+  unsupported: AppendOnly.UNSUPPORTED,
+  failed: AppendOnly.FAILED,
+};
+
 const hex = (mask: bigint) => mask.toString(16);
 
 export async function getHelper(
-  { native, podsDir, policy, records, instance, usage, agentPid }: Helper,
+  { native, podsDir, policy, records, instance, usage, agentPid, auditFile }: Helper,
   invocation: Invocation,
 ): Promise<MessageInitShape<typeof GetHelperResponseSchema>> {
   const directories = new Set(await native.listDirectory(invocation.call, podsDir, [], maxPodDirectories));
@@ -57,6 +65,7 @@ export async function getHelper(
     pid: process.pid,
     agentPid: agentPid() ?? 0,
     kubeletPodsDir: policy.kubeletPodsDir,
+    auditAppendOnly: appendOnly[auditFile.appendOnly],
     usage: usage(),
     threads: instance.threads().map((thread) => ({
       tid: thread.tid,

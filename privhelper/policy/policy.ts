@@ -19,6 +19,8 @@ export interface Policy {
   readonly devices: readonly ClaimableDevice[];
   /** Size from which the audit file is rotated, bytes. */
   readonly auditMaxBytes: number;
+  /** Older audit files that are kept. */
+  readonly auditKeep: number;
   /** Launcher pods pinned or watched at a time. */
   readonly maxPods: number;
   /** Calls that wait for the same pod. */
@@ -69,6 +71,7 @@ export const settings: { readonly [K in keyof Policy]: Setting<Policy[K]> } = {
   cgroupRoot: absolutePath('paths.cgroupRoot', '/sys/fs/cgroup'),
   devices: deviceList('devices', ['kvm', 'tun', 'vhost-net', 'vhost-vsock']),
   auditMaxBytes: integer('audit.maxBytes', 64 << 20, 4096, 2 ** 40),
+  auditKeep: integer('audit.keep', 4, 1, 1000),
   maxPods: limit('maxPods', 1024, 1, 4096),
   maxWaitingPerPod: limit('maxWaitingPerPod', 16, 1, 256),
   maxConnections: limit('maxConnections', 8, 1, 64),

@@ -183,14 +183,14 @@ describe.each(variants)('%s', (variant) => {
 });
 
 describe('capabilities of the helper', () => {
-  const start = ['SETGID', 'SETPCAP', 'SETUID'];
+  const own = ['LINUX_IMMUTABLE', 'SETGID', 'SETPCAP', 'SETUID'];
 
   it.each(variants.filter((variant) => variant !== 'overlays/privileged'))(
-    'are what the methods declare, and what giving up root takes: %s',
+    'are what the methods declare, and what the audit log and giving up root take: %s',
     (variant) => {
       const { capabilities } = find(variant, 'virt-privhelper')[1].securityContext;
       expect(capabilities?.drop).toEqual(['ALL']);
-      expect([...(capabilities?.add ?? [])].sort()).toEqual([...declaredCapabilities(), ...start].sort());
+      expect([...(capabilities?.add ?? [])].sort()).toEqual([...declaredCapabilities(), ...own].sort());
     },
   );
 
@@ -198,7 +198,7 @@ describe('capabilities of the helper', () => {
     const [, line = ''] =
       /^CapabilityBoundingSet=(.*)$/m.exec(deploy('systemd/virt-privhelper.service')) ?? [];
     expect(line.split(' ').sort()).toEqual(
-      [...declaredCapabilities(), ...start].map((name) => `CAP_${name}`).sort(),
+      [...declaredCapabilities(), ...own].map((name) => `CAP_${name}`).sort(),
     );
   });
 

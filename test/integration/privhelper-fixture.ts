@@ -20,6 +20,7 @@ import { createConnectTransport, Http2SessionManager } from '@connectrpc/connect
 import { FailureSchema } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
 import { loadNative, type Native } from '../../native/binding.js';
 import { PodCgroups } from '../harness/pods/cgroup.js';
+import { removeTree } from '../harness/pods/remove.js';
 import { waitFor } from '../harness/pods/run.js';
 
 export const helperUser = 65530;
@@ -68,8 +69,11 @@ export class HelperProcess {
     return this.child?.pid ?? 0;
   }
 
-  /** `environment`: added to this process's own. */
-  async start(environment: Readonly<Record<string, string>> = {}): Promise<void> {
+  /** `environment`: added to this process's own. `more`: further arguments. */
+  async start(
+    environment: Readonly<Record<string, string>> = {},
+    more: readonly string[] = [],
+  ): Promise<void> {
     this.stderr = '';
     const args = {
       '--socket-dir': this.socketDir,
@@ -79,10 +83,14 @@ export class HelperProcess {
       // Process 1 of a confined test machine need not be readable; its network is this one.
       '--host-netns': '/proc/self/ns/net',
     };
-    const child = spawn(process.execPath, [join(root, this.program), ...Object.entries(args).flat()], {
-      stdio: ['ignore', 'ignore', 'pipe'],
-      env: { ...process.env, ...environment },
-    });
+    const child = spawn(
+      process.execPath,
+      [join(root, this.program), ...Object.entries(args).flat(), ...more],
+      {
+        stdio: ['ignore', 'ignore', 'pipe'],
+        env: { ...process.env, ...environment },
+      },
+    );
     this.child = child;
     child.stderr.on('data', (chunk: Buffer) => {
       this.stderr += chunk.toString();
@@ -105,7 +113,7 @@ export class HelperProcess {
 
   async destroy(): Promise<void> {
     await this.stop('SIGKILL');
-    rmSync(this.base, { recursive: true });
+    await removeTree(this.base);
   }
 
   /** Clients of one fixture share a connection, as the agent's do. */

@@ -1,13 +1,23 @@
-import { existsSync, lstatSync, readFileSync, statSync, unlinkSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  lstatSync,
+  readFileSync,
+  statSync,
+  truncateSync,
+  unlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { createServer, type ListenOptions } from 'node:net';
 import { join } from 'node:path';
 import { Code } from '@connectrpc/connect';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { HelperService } from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import { AppendOnly, InspectService } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { PodService, SocketState } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { PodSocket, SocketService } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
-import { waitFor } from '../harness/pods/run.js';
+import { olderFiles } from '../../privhelper/audit/file.js';
+import { run, waitFor } from '../harness/pods/run.js';
 import { echo, failureOf, HelperProcess, helperUser, qemuUser, TestPod } from './privhelper-fixture.js';
 
 const isRoot = process.getuid?.() === 0;
@@ -36,7 +46,7 @@ describe.runIf(isRoot)('the helper on real kernel objects', () => {
   });
 
   it('has capabilities in its privileged threads only, and none in effect', async () => {
-    const union = 0x2c1007n;
+    const union = 0x2c1207n;
     const threads = helper.threads();
     const privileged = threads.filter((thread) => thread.get('CapPrm') !== '0'.repeat(16));
     // Four threads and the one that replaces them.
@@ -244,6 +254,37 @@ describe.runIf(isRoot)('the helper on real kernel objects', () => {
     expect(lines[1]?.['duration_ms']).toBeGreaterThan(0);
     expect(String(lines[0]?.['time'])).toMatch(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
     expect(statSync(helper.auditFile).mode & 0o777).toBe(0o600);
+  });
+
+  it('keeps its audit files append-only over rotation and restart', async () => {
+    const small = new HelperProcess();
+    const flags = async (path: string) => (await run('lsattr', [path])).split(' ')[0];
+    const files = () => [...olderFiles(small.auditFile), small.auditFile];
+    const allProtected = () =>
+      waitFor('flag of every file', 10_000, async () =>
+        (await Promise.all(files().map(flags))).every((each) => each?.includes('a')),
+      );
+    try {
+      await small.start({}, ['--audit-max-bytes', '4096']);
+      await allProtected();
+      expect(() => truncateSync(small.auditFile)).toThrow(/EPERM/);
+      expect(() => unlinkSync(small.auditFile)).toThrow(/EPERM/);
+      await waitFor('more rotations than files are kept', 30_000, async () => {
+        await small.client(HelperService).health({});
+        return olderFiles(small.auditFile).length >= 4 && small.client(HelperService).health({});
+      });
+      await allProtected();
+      expect(files()).toHaveLength(5);
+      await small.stop('SIGKILL');
+      await small.start({}, ['--audit-max-bytes', '4096']);
+      await small.client(HelperService).health({});
+      await allProtected();
+      expect(await small.operator(InspectService).getHelper({})).toMatchObject({
+        auditAppendOnly: AppendOnly.SET,
+      });
+    } finally {
+      await small.destroy();
+    }
   });
 
   it('is made whole again after it was killed', async () => {

@@ -2,6 +2,7 @@
 import { closeSync, fstatSync, openSync, readSync, statSync } from 'node:fs';
 import { StringDecoder } from 'node:string_decoder';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { olderFiles } from '../../audit/file.js';
 import { type Operation, OperationReader } from '../../audit/operations.js';
 import { errnoOf } from '../../failure.js';
 import { CommandError, exitCodes, shortUid, table } from '../output.js';
@@ -98,17 +99,17 @@ export async function audit(session: Session): Promise<void> {
   });
   const reader = new OperationReader();
   let file = openLog(auditFile);
-  const earlier = olderLog(auditFile);
+  const earlier = olderLogs(auditFile);
   const last: Operation[] = [];
   const keep = (operation: Operation) => {
     if (!selected(operation)) return;
     last.push(operation);
     if (limit > 0 && last.length > limit) last.shift();
   };
-  for (const each of [earlier, file]) {
-    for (const line of each?.lines() ?? []) reader.read(line).forEach(keep);
+  for (const each of [...earlier, file]) {
+    for (const line of each.lines()) reader.read(line).forEach(keep);
   }
-  earlier?.close();
+  for (const each of earlier) each.close();
   const unfinished = reader.unfinished.filter(selected);
   const order = (a: Operation, b: Operation) => (a.time < b.time ? -1 : a.time > b.time ? 1 : 0);
   show(session, [...last.sort(order), ...(follow ? [] : unfinished)], { heading: true });
@@ -128,12 +129,15 @@ export async function audit(session: Session): Promise<void> {
   file.close();
 }
 
-function olderLog(path: string): LogFile | undefined {
-  try {
-    return new LogFile(`${path}.1`);
-  } catch {
-    return undefined;
-  }
+/** Those that are readable: one may be removed at any time. */
+function olderLogs(path: string): LogFile[] {
+  return olderFiles(path).flatMap((older) => {
+    try {
+      return new LogFile(older);
+    } catch {
+      return [];
+    }
+  });
 }
 
 const titles = ['TIME', 'OUTCOME', 'METHOD', 'POD', 'BY', 'MS', 'DETAIL'];

@@ -8,6 +8,7 @@ import {
 } from '../../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { loadNative } from '../../../native/binding.js';
 import { OperationReader } from '../../audit/operations.js';
+import { permittedCaps } from '../../declarations.js';
 import { errnoOf } from '../../failure.js';
 import {
   type Finding,
@@ -42,7 +43,7 @@ export async function doctor(session: Session): Promise<void> {
   const { helper, pods, problem } = await see(session);
   const kubeletPodsDir = helper?.kubeletPodsDir ?? policy.kubeletPodsDir;
   const mounts = parseMountinfo(await readBounded('/proc/self/mountinfo', maxMountinfoBytes));
-  const permitted = allMethods().reduce((union, { declared }) => union | declared.caps, 0n);
+  const permitted = permittedCaps(allMethods().map(({ declared }) => declared));
   const groups: [string, Finding[]][] = [
     [
       'HELPER',

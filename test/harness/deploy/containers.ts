@@ -3,13 +3,14 @@
  * runtime for the product's own pods.
  */
 import { randomBytes, randomUUID } from 'node:crypto';
-import { chmodSync, existsSync, mkdirSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, readlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { ApiServer } from '../apiserver/api-server.js';
 import { cgroupHierarchies } from '../pods/cgroup.js';
 import { runVariable } from '../pods/leftovers.js';
 import type { HarnessNode } from '../pods/node.js';
 import { readIfThere, readlinkIfThere } from '../pods/proc.js';
+import { removeTree } from '../pods/remove.js';
 import { run, type Spawned, signal, start, waitFor } from '../pods/run.js';
 import type { Component, ProgramName, ProgramPaths, Programs } from '../system/programs.js';
 import type { Image } from './image.js';
@@ -121,7 +122,7 @@ export class Containers implements Programs {
       await pause.exited;
     }
     for (const { cgroupsPath } of this.#started) await this.#removeCgroups(cgroupsPath);
-    rmSync(this.#root, { recursive: true, force: true });
+    await removeTree(this.#root);
   }
 
   get #crunDirectory(): string {

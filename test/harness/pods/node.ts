@@ -9,7 +9,6 @@ import {
   mkdtempSync,
   readdirSync,
   readlinkSync,
-  rmSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -20,6 +19,7 @@ import { linkNames, runInNetns, setUpNodeNetwork } from './network.js';
 import { Pod } from './pod.js';
 import type { PodNode, PodOptions } from './pod-options.js';
 import { readlinkIfThere, uptime } from './proc.js';
+import { removeTree } from './remove.js';
 import { type Spawned, signal, start, succeeds, waitFor } from './run.js';
 
 const deadlineMs = 20_000;
@@ -175,7 +175,7 @@ export class HarnessNode implements PodNode, NamespaceOwner {
     }
     this.#endedAt = uptime();
     await unmountBelow(this.root);
-    rmSync(this.root, { recursive: true, force: true });
+    await removeTree(this.root);
   }
 }
 

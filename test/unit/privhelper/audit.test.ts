@@ -1,9 +1,9 @@
-import { mkdtempSync, readFileSync, rmSync, statSync, symlinkSync } from 'node:fs';
+import { fstatSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { AuditLog } from '../../../privhelper/audit/audit.js';
-import { AuditFile } from '../../../privhelper/audit/file.js';
+import { AuditFile, type AuditFileOptions } from '../../../privhelper/audit/file.js';
 import { TokenBucket } from '../../../privhelper/audit/limiter.js';
 import { malformed, toFailure } from '../../../privhelper/failure.js';
 import { agent, nativeError, podA, vmiA } from './fakes.js';
@@ -115,49 +115,99 @@ describe('audit file', () => {
   afterEach(() => {
     rmSync(directory, { recursive: true });
   });
-  const open = (maxBytes: number, reports: string[] = []) =>
-    new AuditFile({
+  const open = (maxBytes: number, reports: string[] = [], more: Partial<AuditFileOptions> = {}) => {
+    let seconds = 0;
+    return new AuditFile({
       path: join(directory, 'audit.jsonl'),
       maxBytes,
+      keep: 2,
+      setAppendOnly: async () => true,
+      now: () => new Date(1000 * seconds++),
       report: (message) => void reports.push(message),
+      ...more,
     });
+  };
+  const at = (second: number) => `audit.jsonl.1970-01-01T00-00-0${second}.000Z`;
   const text = (name: string) => readFileSync(join(directory, name), 'utf8');
 
-  it('appends, also after a restart, for its owner only', () => {
+  it('appends, also after a restart, for its owner only', async () => {
     for (const line of ['a\n', 'b\n']) {
       const file = open(1000);
       file.append(line);
-      file.close();
+      await file.close();
     }
     expect(text('audit.jsonl')).toBe('a\nb\n');
     expect(statSync(join(directory, 'audit.jsonl')).mode & 0o777).toBe(0o600);
   });
 
-  it('rotates by size and keeps one older file', () => {
+  it('rotates by size and keeps some older files', async () => {
     const file = open(4);
-    for (const line of ['1111\n', '2222\n', '3333\n']) file.append(line);
-    file.close();
-    expect(text('audit.jsonl')).toBe('3333\n');
-    expect(text('audit.jsonl.1')).toBe('2222\n');
+    for (const line of ['11\n', '22\n', '33\n', '44\n', '55\n', '66\n', '77\n', '88\n', '99\n', '00\n']) {
+      file.append(line);
+      await file.rotated();
+    }
+    await file.close();
+    expect(readdirSync(directory).sort()).toEqual(['audit.jsonl', at(1), at(2)]);
+    expect([text(at(1)), text(at(2)), text('audit.jsonl')]).toEqual(['44\n55\n66\n', '77\n88\n99\n', '00\n']);
   });
 
-  it('goes on in the old file when it cannot rotate', () => {
+  it('loses no line while it rotates, and keeps every file but the removed append-only', async () => {
+    const protectedInodes = new Set<number>();
+    const waiting: (() => void)[] = [];
+    const file = open(4, [], {
+      keep: 9,
+      setAppendOnly: async (fd, on) => {
+        if (!on) await new Promise<void>((resolve) => waiting.push(resolve));
+        if (on) protectedInodes.add(fstatSync(fd).ino);
+        else protectedInodes.delete(fstatSync(fd).ino);
+        return true;
+      },
+    });
+    await file.protect();
+    expect(file.appendOnly).toBe('set');
+    for (const line of ['1111\n', '2222\n', '3333\n']) file.append(line);
+    waiting.shift()?.();
+    await file.rotated();
+    file.append('4444\n');
+    await file.close();
+    expect([text(at(0)), text('audit.jsonl')]).toEqual(['1111\n2222\n3333\n', '4444\n']);
+    const inodes = readdirSync(directory).map((name) => statSync(join(directory, name)).ino);
+    expect([...protectedInodes].sort()).toEqual(inodes.sort());
+  });
+
+  it('goes on in the old file when it cannot rotate', async () => {
     const reports: string[] = [];
     const file = open(4, reports);
     file.append('1111\n');
     rmSync(join(directory, 'audit.jsonl'));
-    file.append('2222\n');
-    file.append('3333\n');
-    file.close();
-    expect(reports).toEqual(['audit file not rotated', 'audit file not rotated']);
+    for (const line of ['2222\n', '3333\n']) {
+      file.append(line);
+      await file.rotated();
+    }
+    await file.close();
+    expect(reports).toEqual(['audit file not rotated']);
+  });
+
+  it('works without the flag, and says so', async () => {
+    const reports: string[] = [];
+    const without = open(4, reports, { setAppendOnly: async () => false });
+    await without.protect();
+    expect(without.appendOnly).toBe('unsupported');
+    expect(reports).toEqual([]);
+    await without.close();
+    const denied = open(4, reports, { setAppendOnly: () => Promise.reject(nativeError('EPERM')) });
+    await denied.protect();
+    expect(denied.appendOnly).toBe('failed');
+    expect(reports).toEqual(['append-only flag of the audit file not set']);
+    denied.append('1111\n');
+    await denied.close();
+    expect(text('audit.jsonl')).toBe('1111\n');
   });
 
   it('does not write through a link or to a device', () => {
     symlinkSync('/dev/null', join(directory, 'audit.jsonl'));
     expect(() => open(10)).toThrow(/ELOOP/);
-    expect(() => new AuditFile({ path: '/dev/null', maxBytes: 10, report: () => undefined })).toThrow(
-      /not a regular file/,
-    );
+    expect(() => open(10, [], { path: '/dev/null' })).toThrow(/not a regular file/);
   });
 
   it.runIf(process.platform === 'linux')('throws when the disk is full', () => {

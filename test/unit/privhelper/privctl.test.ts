@@ -3,6 +3,7 @@ import { create } from '@bufbuild/protobuf';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import {
+  AppendOnly,
   type GetHelperResponse,
   GetHelperResponseSchema,
   InspectedPodSchema,
@@ -186,12 +187,20 @@ describe('doctor', () => {
       agentPid: 6,
       startedAtMs: 1000n,
       threads: [thread, privileged],
+      auditAppendOnly: AppendOnly.SET,
       usage: [{ name: 'watches', used: 1, limit: 4 }],
       ...more,
     });
   const status = (response: GetHelperResponse, check: string) =>
     helperFindings(response, { version: '1', permitted: 6n, now: 5000 }).find((each) => each.check === check)
       ?.status;
+
+  it('tells whether the audit log can be changed', () => {
+    const of = (auditAppendOnly: AppendOnly) => status(helper({ auditAppendOnly }), 'audit log');
+    expect(
+      [AppendOnly.SET, AppendOnly.UNSUPPORTED, AppendOnly.FAILED, AppendOnly.UNSPECIFIED].map(of),
+    ).toEqual(['ok', 'note', 'warn', 'warn']);
+  });
 
   it('is content with a helper as it should be', () => {
     const findings = helperFindings(helper(), { version: '1', permitted: 6n, now: 5000 });
