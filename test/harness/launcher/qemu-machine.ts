@@ -1,6 +1,6 @@
-/** A QEMU process driven through QMP. Without KVM it emulates (TCG). */
+/** A QEMU process driven through QMP. It emulates (TCG). */
 import { execFile } from 'node:child_process';
-import { accessSync, constants, existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
+import { mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import {
@@ -222,16 +222,12 @@ function qemuArguments(config: MachineConfig, monitor: string, pidFile: string):
   const vnc = join(config.consoleDirectory, 'virt-vnc');
   rmSync(serial, { force: true });
   rmSync(vnc, { force: true });
-  const kvm = existsSync('/dev/kvm') && canUse('/dev/kvm');
   return [
     ...['-name', `guest=${config.name},process=qemu-system-x86`, '-uuid', config.uuid, '-daemonize', '-S'],
-    // Firmware messages go to the serial console, as there is nobody in front of a screen.
-    ...[
-      '-machine',
-      `q35,graphics=off,acpi=${config.acpi ? 'on' : 'off'},accel=${kvm ? 'kvm' : 'tcg'}`,
-      '-m',
-      `${config.memoryMiB}M`,
-    ],
+    // Firmware messages go to the serial console, as there is nobody in front of a screen. Emulated everywhere:
+    // where KVM is nested, firmware in real mode may take minutes.
+    ...['-machine', `q35,graphics=off,acpi=${config.acpi ? 'on' : 'off'},accel=tcg`],
+    ...['-m', `${config.memoryMiB}M`],
     ...['-smp', String(config.cpus), '-nodefaults', '-no-user-config', '-pidfile', pidFile],
     ...['-qmp', `unix:${monitor},server=on,wait=off`],
     ...['-chardev', `socket,id=serial0,path=${serial},server=on,wait=off,logfile=${serial}-log,logappend=on`],
@@ -270,15 +266,6 @@ function nicArguments(nic: MachineNic, index: number): string[] {
     // KubeVirt switches option ROMs off unless the interface has a boot order.
     `${model},netdev=net${index},mac=${nic.mac}${boot}${nic.bootOrder === undefined ? ',romfile=' : ''}`,
   ];
-}
-
-function canUse(path: string): boolean {
-  try {
-    accessSync(path, constants.R_OK | constants.W_OK);
-    return true;
-  } catch {
-    return false;
-  }
 }
 
 /** Processor time of a thread in nanoseconds (first field of schedstat); 0 when it has gone. */
