@@ -86,8 +86,16 @@ export function ociConfig(pod: OciPod, container: ContainerSpec, extraArgs: read
       resources: { devices: deviceRules(privileged, pod.grantedDevices) },
       ...(privileged ? {} : { maskedPaths, readonlyPaths }),
       ...(seccomp === undefined ? {} : { seccomp }),
+      ...rootPropagation(container.volumeMounts),
     },
   };
+}
+
+/** As containerd does it: a volume follows the host only below a root that does. */
+function rootPropagation(mounts: readonly VolumeMount[]): { rootfsPropagation?: string } {
+  const has = (propagation: string) => mounts.some((mount) => mount.mountPropagation === propagation);
+  if (has('Bidirectional')) return { rootfsPropagation: 'rshared' };
+  return has('HostToContainer') ? { rootfsPropagation: 'rslave' } : {};
 }
 
 /** With the prefix CAP_. Throws for a container that keeps the runtime's default set: ours never do. */

@@ -1,6 +1,6 @@
 /** Finding what still belongs to a pod or node of the harness. */
 import { join } from 'node:path';
-import { readdirIfThere, readIfThere, readlinkIfThere, startTime } from './proc.js';
+import { parentOf, readdirIfThere, readIfThere, readlinkIfThere, startTime } from './proc.js';
 
 /** Namespaces (`net:[4026532]`) of something, and when that ended (seconds since boot). */
 export interface NamespaceOwner {
@@ -11,9 +11,9 @@ export interface NamespaceOwner {
 export const runVariable = 'VIRT_PRIVSEP_HARNESS';
 
 /**
- * Processes of the run, and processes of anybody that hold a namespace of `owners`, be it by being in it or
- * by a descriptor. The kernel gives the number of a namespace that is gone to a new one, so processes that
- * started after the owner had ended do not count.
+ * Processes of the run, and processes that this one has started which hold a namespace of `owners`, be it by
+ * being in it or by a descriptor. The kernel gives the number of a namespace that is gone to a new one, so
+ * strangers do not count, nor do processes that started after the owner had ended.
  */
 export function heldByProcesses(
   runId: string,
@@ -27,9 +27,9 @@ export function heldByProcesses(
     .map(Number)) {
     if (except.has(pid)) continue;
     const command = readIfThere(`/proc/${pid}/cmdline`).replaceAll('\0', ' ').trim();
-    if (readIfThere(`/proc/${pid}/environ`).split('\0').includes(`${runVariable}=${runId}`)) {
-      found.push(`process ${pid} ${command}`);
-    }
+    const ofRun = readIfThere(`/proc/${pid}/environ`).split('\0').includes(`${runVariable}=${runId}`);
+    if (ofRun) found.push(`process ${pid} ${command}`);
+    if (!ofRun && !isDescendant(pid)) continue;
     for (const link of namespacesHeldBy(pid)) {
       const held = list.some(
         ({ namespaces, endedAt }) =>
@@ -39,6 +39,15 @@ export function heldByProcesses(
     }
   }
   return found;
+}
+
+/** True for this process and what it has started, as far as nobody was adopted. */
+function isDescendant(pid: number): boolean {
+  for (let each = pid, generations = 0; each > 1 && generations < 64; generations += 1) {
+    if (each === process.pid) return true;
+    each = parentOf(each);
+  }
+  return false;
 }
 
 function namespacesHeldBy(pid: number): Set<string> {

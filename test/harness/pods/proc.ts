@@ -36,13 +36,22 @@ export function childrenOf(pid: number): number[] {
 
 const clockTicksPerSecond = 100;
 
-/** Seconds between boot and the start of a process; undefined when it has gone. */
-export function startTime(pid: number): number | undefined {
-  const fields = readIfThere(`/proc/${pid}/stat`)
+/** Fields of /proc/PID/stat from the third on; empty when the process has gone. */
+function statFields(pid: number): string[] {
+  return readIfThere(`/proc/${pid}/stat`)
     .replace(/^.*\) /s, '')
     .split(' ');
-  // Field 22; the text left starts with field 3.
-  return fields[19] === undefined ? undefined : Number(fields[19]) / clockTicksPerSecond;
+}
+
+/** 0 when the process has gone or has no parent that can be seen. */
+export function parentOf(pid: number): number {
+  return Number(statFields(pid)[1] ?? 0);
+}
+
+/** Seconds between boot and the start of a process; undefined when it has gone. */
+export function startTime(pid: number): number | undefined {
+  const ticks = statFields(pid)[19];
+  return ticks === undefined ? undefined : Number(ticks) / clockTicksPerSecond;
 }
 
 /** Seconds since boot. */
