@@ -116,7 +116,7 @@ describe.each(variants)('%s', (variant) => {
     expect(account).toMatchObject({ automountServiceAccountToken: false });
   });
 
-  it('CVE-2025-64434 AFT-011 no secret, so not the certificate of virt-api either', () => {
+  it('AFT-011 CVE-2025-64434 no secret, so not the certificate of virt-api either', () => {
     expect(JSON.stringify(stock('daemonset.virt-handler'))).toContain('kubevirt-virt-handler-certs');
     for (const { volumes } of podSpecs(variant)) {
       for (const volume of volumes) expect(volume).not.toHaveProperty('secret');
@@ -316,7 +316,7 @@ describe('admission', () => {
   const policies = () =>
     objects('base').filter(({ kind }) => kind === 'ValidatingAdmissionPolicy') as Policy[];
 
-  it('CVE-2023-26484 CVE-2025-64436 AFT-013 covers nodes and VMIs, fails closed, is bound, and asks for the node of the token', () => {
+  it('AFT-013 CVE-2023-26484 CVE-2025-64436 covers nodes and VMIs, fails closed, is bound, and asks for the node of the token', () => {
     expect(policies().flatMap(({ spec }) => spec.matchConstraints.resourceRules[0]?.resources)).toEqual([
       'nodes',
       'nodes/*',
