@@ -1,8 +1,8 @@
 // Writes the table of the helper's methods into docs/security.md, from the declarations and the dispatch tables of
 // the built helper. With --check, fails when the document is not what it should be.
 import { readFileSync, writeFileSync } from 'node:fs';
-import { capabilityNames, namespaceNames } from '../dist/privhelper/privctl/commands/describe.js';
 import { inspection, table } from '../dist/privhelper/dispatch.js';
+import { capabilityNames, namespaceNames } from '../dist/privhelper/privctl/commands/describe.js';
 import { declareAll, describeAll } from '../dist/privhelper/server/routes.js';
 
 const file = 'docs/security.md';
@@ -24,7 +24,10 @@ function rows(entries) {
   });
 }
 
-const heading = ['| method | raises | enters | what is different afterwards | checked first | within |', '|---|---|---|---|---|---|'];
+const heading = [
+  '| method | raises | enters | what is different afterwards | checked first | within |',
+  '|---|---|---|---|---|---|',
+];
 const generated = [
   'What the agent may ask for:',
   '',
