@@ -66,8 +66,22 @@ export interface PodState {
   readonly containerDiskBinary: boolean;
 }
 
-/** emptyDir volumes of a launcher pod that calls may name. */
-export type PodVolume = 'sockets' | 'public' | 'private' | 'container-disks';
+/** emptyDir volumes of a pod that calls may name. */
+export type PodVolume =
+  | 'sockets'
+  | 'public'
+  | 'private'
+  | 'container-disks'
+  | 'libvirt-runtime'
+  | 'ephemeral-disks'
+  | 'hotplug-disks';
+
+/** An entry in a volume or in directories below it. */
+export interface VolumeEntry {
+  readonly volume: PodVolume;
+  /** 1 to 4 names of A-Z a-z 0-9 . _ -, none starting with a dot. */
+  readonly path: readonly string[];
+}
 
 export interface ListeningSocket {
   readonly fd: number;
@@ -236,32 +250,37 @@ export interface Native {
   pinLauncher(call: Call, podsDir: number, podUid: string): Promise<Launcher>;
   /** Alive and still in the pod's cgroup; refuses otherwise. */
   checkLauncher(call: Call, launcher: Launcher, podUid: string): Promise<void>;
-  /** Connects to `volume/name`; the listener must be the pinned process. Non-blocking stream socket. */
+  /**
+   * Connects to a socket of the pod. The listener must be the pinned process; for null, any living process of
+   * the pod. No link and no mount is passed below the volume. Non-blocking stream socket.
+   */
   connectSocket(
     call: Call,
     podsDir: number,
     podUid: string,
-    volume: PodVolume,
-    name: string,
-    launcher: Launcher,
+    entry: VolumeEntry,
+    launcher: Launcher | null,
   ): Promise<number>;
-  /** Replaces a stale socket (never a link or another type) and listens, mode 0755, owner uid:gid. */
+  /** The same for `hotplug-disks/hp.sock`; a pod with a volume `sockets` is refused. */
+  connectAttachment(call: Call, podsDir: number, podUid: string): Promise<number>;
+  /**
+   * Replaces a stale socket (never a link or another type) and listens, mode 0755, owner uid:gid. Makes a missing
+   * directory right below the volume, mode 0755, same owner.
+   */
   listenSocket(
     call: Call,
     podsDir: number,
     podUid: string,
-    volume: PodVolume,
-    name: string,
+    entry: VolumeEntry,
     uid: number,
     gid: number,
   ): Promise<ListeningSocket>;
-  /** Unlinks `volume/name` if it is still that inode. False when it was not there or another one. */
+  /** Unlinks the entry if it is still that inode. False when it was not there, another one or not to be reached. */
   unlinkSocket(
     call: Call,
     podsDir: number,
     podUid: string,
-    volume: PodVolume,
-    name: string,
+    entry: VolumeEntry,
     inode: { readonly dev: bigint; readonly ino: bigint },
   ): Promise<boolean>;
   /** Creates the marker unless it exists or launcher-sock accepts a connection (then refused). */
@@ -276,6 +295,8 @@ export interface Native {
     content: Uint8Array,
     owner: { readonly uid: number; readonly gid: number; readonly mode: number },
   ): Promise<boolean>;
+  /** Bytes of a regular file; no link and no mount is passed below the volume. */
+  volumeFileSize(call: Call, podsDir: number, podUid: string, entry: VolumeEntry): Promise<bigint>;
 
   /** `forbidden`: network namespaces that must never be entered (host's, helper's own). */
   observeNetwork(call: Call, launcher: Launcher, forbidden: readonly NamespaceId[]): Promise<NetworkState>;
@@ -307,6 +328,18 @@ export interface Native {
     index: number,
     imagePath: string,
   ): Promise<boolean>;
+  /**
+   * The image, open for reading on a read-only mount of its own. `index` null: a file of the kernel-boot
+   * container, whose `imagePath` must be given.
+   */
+  openContainerDisk(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher,
+    index: number | null,
+    imagePath: string,
+  ): Promise<number>;
   /** `launcher` null: the process is gone and its mounts with it. Removes disk_<n>.img and .sock files too. */
   unmountContainerDisks(
     call: Call,

@@ -33,6 +33,7 @@ import * as storage from './operations/storage.js';
 import type { Check, Named } from './policy/check.js';
 import * as networkCheck from './policy/network.js';
 import * as check from './policy/requests.js';
+import * as socketCheck from './policy/sockets.js';
 
 /** What the agent may ask for. */
 export const table = [
@@ -46,9 +47,15 @@ export const table = [
   unary(PodService.method.markUnresponsive, check.podOnly, 'pod', pod.markUnresponsive),
   unary(PodService.method.release, check.podOnly, 'pod', pod.release),
 
-  unary(SocketService.method.connect, check.connect, 'launcher', socket.connect),
-  unary(SocketService.method.listenNotify, check.podOnly, 'launcher', socket.listenNotify),
-  unary(SocketService.method.closeNotify, check.podOnly, 'pod', socket.closeNotify),
+  unary(SocketService.method.connect, socketCheck.connect, 'launcher', socket.connect),
+  unary(
+    SocketService.method.connectAttachment,
+    socketCheck.connectAttachment,
+    'launcher',
+    socket.connectAttachment,
+  ),
+  unary(SocketService.method.listen, socketCheck.listener, 'launcher', socket.listen),
+  unary(SocketService.method.closeListener, socketCheck.listener, 'pod', socket.closeListener),
 
   unary(NetworkService.method.observe, check.podOnly, 'launcher', network.observe),
   unary(NetworkService.method.apply, networkCheck.apply, 'launcher', network.apply),

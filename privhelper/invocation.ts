@@ -1,6 +1,8 @@
 /** One call in progress: whose it is, what it may raise and how long it may take. */
 import type { Call, Peer } from '../native/binding.js';
+import type { TicketOwner } from './descriptors/tickets.js';
 import { expired } from './failure.js';
+import type { PodRef } from './policy/check.js';
 
 export interface InvocationFacts {
   readonly id: string;
@@ -28,6 +30,11 @@ export class Invocation {
   /** Options for the next native operation: the declared capabilities and the time that is left. */
   get call(): Call {
     return this.within(this.facts.caps, Number.POSITIVE_INFINITY);
+  }
+
+  /** For whom a descriptor of the pod is that this call yields. */
+  ticketOwner({ podUid, vmiUid }: PodRef): TicketOwner {
+    return { peer: this.peer, callId: this.id, podUid, vmiUid };
   }
 
   /**

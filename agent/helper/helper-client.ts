@@ -23,7 +23,12 @@ import {
   PodService,
   type WatchResponse,
 } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
-import { PodSocket, SocketService } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
+import {
+  type ConnectRequestSchema,
+  type PodListener,
+  PodSocket,
+  SocketService,
+} from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { type ContainerDiskState, StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import type { PodRef } from '../api/pod-ref.js';
 import type { DescriptorChannel } from './descriptors.js';
@@ -37,7 +42,7 @@ const deadlineMarginMs = 500;
  * protobuf declaration states and throws a HelperError; a helper that is down gives HelperUnavailable.
  *
  * Emits `restarted` with the new instance id when another instance of the helper answers than before: what the
- * old one held (pins, knowledge of notify sockets) is gone.
+ * old one held (pins, knowledge of listeners) is gone.
  */
 export class HelperClient extends EventEmitter<{ restarted: [instanceId: string] }> {
   private readonly helper: Client<typeof HelperService>;
@@ -117,24 +122,37 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
   }
 
   /** A socket connected to the launcher's command server, whose peer is the pinned launcher. */
-  async connectLauncher(pod: PodRef): Promise<Socket> {
+  connectLauncher(pod: PodRef): Promise<Socket> {
+    return this.connect({ pod, socket: PodSocket.LAUNCHER_COMMAND });
+  }
+
+  /** A socket connected to a process of the pod. */
+  async connect(request: MessageInitShape<typeof ConnectRequestSchema>): Promise<Socket> {
     const method = SocketService.method.connect;
+    const { ticket } = await this.call(method, (options) => this.sockets.connect(request, options));
+    return this.redeem(method, ticket?.value, (value) => this.descriptors.connected(value));
+  }
+
+  /** A socket connected to the process of an attachment pod, which belongs to the launcher pod from then on. */
+  async connectAttachment(pod: PodRef, attachmentPodUid: string): Promise<Socket> {
+    const method = SocketService.method.connectAttachment;
     const { ticket } = await this.call(method, (options) =>
-      this.sockets.connect({ pod, socket: PodSocket.LAUNCHER_COMMAND }, options),
+      this.sockets.connectAttachment({ pod, attachmentPodUid }, options),
     );
     return this.redeem(method, ticket?.value, (value) => this.descriptors.connected(value));
   }
 
-  /** The listening notify socket of the pod, made anew. */
-  async listenNotify(pod: PodRef): Promise<ListenOptions> {
-    const method = SocketService.method.listenNotify;
-    const { ticket } = await this.call(method, (options) => this.sockets.listenNotify({ pod }, options));
+  /** A listening socket in the pod, made anew. */
+  async listen(pod: PodRef, listener: PodListener): Promise<ListenOptions> {
+    const method = SocketService.method.listen;
+    const { ticket } = await this.call(method, (options) => this.sockets.listen({ pod, listener }, options));
     return this.redeem(method, ticket?.value, (value) => this.descriptors.listening(value));
   }
 
-  async closeNotify(pod: PodRef): Promise<boolean> {
-    const method = SocketService.method.closeNotify;
-    return (await this.call(method, (options) => this.sockets.closeNotify({ pod }, options))).changed;
+  async closeListener(pod: PodRef, listener: PodListener): Promise<boolean> {
+    const method = SocketService.method.closeListener;
+    return (await this.call(method, (options) => this.sockets.closeListener({ pod, listener }, options)))
+      .changed;
   }
 
   observeNetwork(pod: PodRef): Promise<ObserveResponse> {

@@ -11,6 +11,7 @@ import {
   type Response,
   ResponseSchema,
 } from '../../gen/kubevirt/notify/v1/notify_pb.js';
+import { PodListener } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import type { Domain } from '../api/domain.js';
 import { type VmiRef, vmiKey } from '../api/vmi.js';
 import type { HelperClient } from '../helper/helper-client.js';
@@ -51,7 +52,7 @@ export interface NotifyMetrics {
 }
 
 export interface NotifyServerOptions {
-  readonly helper: Pick<HelperClient, 'listenNotify' | 'closeNotify'>;
+  readonly helper: Pick<HelperClient, 'listen' | 'closeListener'>;
   readonly sink: NotifySink;
   readonly recorder: EventRecorder;
   readonly vmis: VmiStore;
@@ -111,7 +112,8 @@ export class NotifyServer {
     listener.server.close();
     this.linger(podUid, listener.sessions);
     try {
-      await this.options.helper.closeNotify({ podUid, vmiUid: listener.identity.vmi.uid });
+      const pod = { podUid, vmiUid: listener.identity.vmi.uid };
+      await this.options.helper.closeListener(pod, PodListener.NOTIFY);
     } catch (error) {
       // Without a listener the socket is of no use to anybody; it goes with the pod.
       this.options.log.warning(`notify socket of pod ${podUid} stays behind`, error);
@@ -168,7 +170,7 @@ export class NotifyServer {
 
   private async listen(identity: NotifyIdentity, predecessor: Listener | undefined): Promise<void> {
     const pod = { podUid: identity.podUid, vmiUid: identity.vmi.uid };
-    const socket = await this.options.helper.listenNotify(pod);
+    const socket = await this.options.helper.listen(pod, PodListener.NOTIFY);
     const listener = this.serve(identity, predecessor?.sessions ?? this.takeLingering(identity.podUid));
     try {
       await listenOn(listener.server, socket);

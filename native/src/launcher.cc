@@ -13,7 +13,6 @@
 #include "cgroup.h"
 #include "kernel.h"
 #include "proc_file.h"
-#include "walk.h"
 
 namespace privsep {
 
@@ -80,8 +79,8 @@ Result<Fd> namespace_of(int pidfd, unsigned long request, const char* name) {
 
 }  // namespace
 
-Result<Fd> open_socket(int volume_dir, const std::string& name) {
-  auto inode = walk(volume_dir, name, O_PATH, kNoLinks, name);
+Result<Fd> open_socket(int directory, const std::string& name, uint64_t resolve) {
+  auto inode = walk(directory, name, O_PATH, resolve, name);
   if (!inode) return inode.error();
   auto st = stat_fd(inode->get(), name);
   if (!st) return st.error();

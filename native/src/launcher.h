@@ -11,6 +11,7 @@
 #include "fd.h"
 #include "pod.h"
 #include "result.h"
+#include "walk.h"
 
 namespace privsep {
 
@@ -34,8 +35,8 @@ struct Peer {
   gid_t gid = 0;
 };
 
-// A socket inode in a volume (O_PATH). Refuses links and every other type.
-Result<Fd> open_socket(int volume_dir, const std::string& name);
+// A socket inode in a directory (O_PATH). Refuses links and every other type.
+Result<Fd> open_socket(int directory, const std::string& name, uint64_t resolve = kNoLinks);
 
 // Connects to a socket inode. ECONNREFUSED: nobody listens. EAGAIN: somebody does but does not accept.
 Result<Fd> connect_socket_inode(int socket_inode, const Deadline& deadline, const std::string& what);

@@ -53,6 +53,30 @@ Result<Fd> open_only_image(int root) {
   return walk(root, "disk/" + (*names)[0], O_PATH, kInImage, "image in /disk");
 }
 
+// The namespace of the process that listens on a container's socket, which must be of the launcher's pod and not in
+// the launcher's own.
+Result<Fd> mount_namespace_of_image(int volume, const std::string& socket_name, const PodUid& pod,
+                                    const Launcher& launcher, const Deadline& deadline) {
+  auto member = check_process(launcher.pidfd.get(), pod, "launcher");
+  if (!member) return member.error();
+  auto socket = open_socket(volume, socket_name);
+  if (!socket) return socket.error();
+  auto disk = connect_peer(socket->get(), deadline, socket_name);
+  if (!disk) return disk.error();
+  auto same_pod = check_process(disk->pidfd.get(), pod, "container-disk process");
+  if (!same_pod) return same_pod.error();
+  auto mntns = mount_namespace_of(disk->pidfd.get());
+  if (!mntns) return mntns.error();
+  auto id = stat_fd(mntns->get(), "mount namespace of container disk");
+  if (!id) return id.error();
+  auto launcher_id = stat_fd(launcher.mntns.get(), "mount namespace of launcher");
+  if (!launcher_id) return launcher_id.error();
+  if (same_inode(*id, *launcher_id)) {
+    return Error::refusal(EPERM, "container-disk process is in the launcher's mount namespace");
+  }
+  return mntns;
+}
+
 // A detached, truly read-only clone of the image. Made inside the image's namespace: the kernel refuses to
 // clone a mount of another one.
 Result<Fd> clone_image(const std::string& image_path, struct stat* image) {
@@ -194,24 +218,8 @@ Result<bool> mount_container_disk(Home& home, MountLock& lock, int pods_dir, con
   if (!volume) return volume.error();
   auto volume_id = stat_fd(volume->get(), "container-disks");
   if (!volume_id) return volume_id.error();
-
-  auto member = check_process(launcher.pidfd.get(), pod, "launcher");
-  if (!member) return member.error();
-  auto socket = open_socket(volume->get(), socket_name);
-  if (!socket) return socket.error();
-  auto disk = connect_peer(socket->get(), deadline, socket_name);
-  if (!disk) return disk.error();
-  auto same_pod = check_process(disk->pidfd.get(), pod, "container-disk process");
-  if (!same_pod) return same_pod.error();
-  auto disk_mntns = mount_namespace_of(disk->pidfd.get());
+  auto disk_mntns = mount_namespace_of_image(volume->get(), socket_name, pod, launcher, deadline);
   if (!disk_mntns) return disk_mntns.error();
-  auto disk_ns_id = stat_fd(disk_mntns->get(), "mount namespace of container disk");
-  if (!disk_ns_id) return disk_ns_id.error();
-  auto launcher_ns_id = stat_fd(launcher.mntns.get(), "mount namespace of launcher");
-  if (!launcher_ns_id) return launcher_ns_id.error();
-  if (same_inode(*disk_ns_id, *launcher_ns_id)) {
-    return Error::refusal(EPERM, "container-disk process is in the launcher's mount namespace");
-  }
 
   Journey journey(home);
   auto inside = home.enter_mount(disk_mntns->get());
@@ -227,6 +235,34 @@ Result<bool> mount_container_disk(Home& home, MountLock& lock, int pods_dir, con
   if (!directory) return directory.error();
   std::lock_guard<std::mutex> guard(lock);
   return attach(tree->get(), directory->get(), disk_name(index, ".img"), image);
+}
+
+Result<Fd> open_container_disk(Home& home, int pods_dir, const PodUid& pod, const Launcher& launcher,
+                               std::optional<int> index, const std::string& image_path, const Deadline& deadline) {
+  if (index && (*index < 0 || *index > kMaxDiskIndex)) return Error::refusal(EINVAL, "volume index");
+  if (!index && image_path.empty()) return Error::refusal(EINVAL, "image path");
+  if (image_path.size() > kMaxImagePath) return Error::refusal(ENAMETOOLONG, "image path");
+  auto volume = open_volume(pods_dir, pod, PodVolume::kContainerDisks);
+  if (!volume) return volume.error();
+  const std::string socket_name = index ? disk_name(*index, ".sock") : kKernelBootSocket;
+  auto mntns = mount_namespace_of_image(volume->get(), socket_name, pod, launcher, deadline);
+  if (!mntns) return mntns.error();
+
+  Journey journey(home);
+  auto inside = home.enter_mount(mntns->get());
+  if (!inside) return inside.error();
+  struct stat image {};
+  auto tree = clone_image(image_path, &image);
+  if (!tree) return tree.error();
+  // The paths of descriptors exist at home only. The type was checked on the very inode that is opened now.
+  auto back = journey.end();
+  if (!back) return back.error();
+  Fd file(::open(fd_path(tree->get()).c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (!file.valid()) return Error::last("open image");
+  auto st = stat_fd(file.get(), "image");
+  if (!st) return st.error();
+  if (!same_inode(*st, image)) return Error::refusal(EPERM, "identity of image");
+  return file;
 }
 
 Result<bool> unmount_container_disks(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,

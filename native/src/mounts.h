@@ -2,6 +2,7 @@
 #pragma once
 
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "deadline.h"
@@ -22,6 +23,11 @@ using MountLock = std::mutex;
 Result<bool> mount_container_disk(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
                                   const Launcher& launcher, int index, const std::string& image_path,
                                   const Deadline& deadline);
+
+// A descriptor of the image, open for reading on a read-only mount of its own, so that nobody who gets it can open
+// the file for writing. Without `index` a file of the kernel-boot container, whose `image_path` must be given.
+Result<Fd> open_container_disk(Home& home, int pods_dir, const PodUid& pod, const Launcher& launcher,
+                               std::optional<int> index, const std::string& image_path, const Deadline& deadline);
 
 // Unmounts all disk_<n>.img, then removes them and disk_<n>.sock, which tells the container-disk processes to
 // end. Without `launcher` its mounts have gone with it. True when something was there.

@@ -45,35 +45,49 @@ Napi::Value watch_directory_call(Addon& addon, const Napi::CallbackInfo& info) {
       [](Napi::Env env, int& wd) -> Napi::Value { return Napi::Number::New(env, wd); });
 }
 
-// connectSocket(call, podsDir, podUid, volume, name, launcher)
+Napi::Value descriptor(Napi::Env env, Fd& fd) { return Napi::Number::New(env, fd.release()); }
+
+// connectSocket(call, podsDir, podUid, entry, launcher | null)
 Napi::Value connect_socket_call(Addon& addon, const Napi::CallbackInfo& info) {
   Arguments arguments(info);
   Fd pods = arguments.fd(info[1], "podsDir");
   auto pod = arguments.pod_uid(info[2]);
-  PodVolume volume = arguments.volume(info[3]);
-  std::string name = arguments.string(info[4], "name", kMaxName);
-  Launcher launcher = arguments.launcher(info[5]);
+  VolumeEntry entry = arguments.entry(info[3]);
+  bool anybody = info[4].IsNull();
+  Launcher launcher = anybody ? Launcher() : arguments.launcher(info[4]);
   return addon.privileged(
       arguments,
-      [pods = std::move(pods), pod, volume, name, launcher = std::move(launcher)](Home&, const Deadline& deadline) {
-        return connect_socket(pods.get(), *pod, volume, name, launcher, deadline);
+      [pods = std::move(pods), pod, entry, anybody, launcher = std::move(launcher)](Home&, const Deadline& deadline) {
+        return connect_socket(pods.get(), *pod, entry, anybody ? nullptr : &launcher, deadline);
       },
-      [](Napi::Env env, Fd& fd) -> Napi::Value { return Napi::Number::New(env, fd.release()); });
+      descriptor);
 }
 
-// listenSocket(call, podsDir, podUid, volume, name, uid, gid)
+// connectAttachment(call, podsDir, podUid)
+Napi::Value connect_attachment_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod](Home&, const Deadline& deadline) {
+        return connect_attachment(pods.get(), *pod, deadline);
+      },
+      descriptor);
+}
+
+// listenSocket(call, podsDir, podUid, entry, uid, gid)
 Napi::Value listen_socket_call(Addon& addon, const Napi::CallbackInfo& info) {
   Arguments arguments(info);
   Fd pods = arguments.fd(info[1], "podsDir");
   auto pod = arguments.pod_uid(info[2]);
-  PodVolume volume = arguments.volume(info[3]);
-  std::string name = arguments.string(info[4], "name", kMaxName);
-  uid_t uid = arguments.id(info[5], "uid");
-  gid_t gid = arguments.id(info[6], "gid");
+  VolumeEntry entry = arguments.entry(info[3]);
+  uid_t uid = arguments.id(info[4], "uid");
+  gid_t gid = arguments.id(info[5], "gid");
   return addon.privileged(
       arguments,
-      [pods = std::move(pods), pod, volume, name, uid, gid](Home&, const Deadline&) {
-        return listen_socket(pods.get(), *pod, volume, name, uid, gid);
+      [pods = std::move(pods), pod, entry, uid, gid](Home&, const Deadline&) {
+        return listen_socket(pods.get(), *pod, entry, uid, gid);
       },
       [](Napi::Env env, ListeningSocket& socket) -> Napi::Value {
         Napi::Object object = Napi::Object::New(env);
@@ -84,20 +98,31 @@ Napi::Value listen_socket_call(Addon& addon, const Napi::CallbackInfo& info) {
       });
 }
 
-// unlinkSocket(call, podsDir, podUid, volume, name, inode)
+// unlinkSocket(call, podsDir, podUid, entry, inode)
 Napi::Value unlink_socket_call(Addon& addon, const Napi::CallbackInfo& info) {
   Arguments arguments(info);
   Fd pods = arguments.fd(info[1], "podsDir");
   auto pod = arguments.pod_uid(info[2]);
-  PodVolume volume = arguments.volume(info[3]);
-  std::string name = arguments.string(info[4], "name", kMaxName);
-  InodeId inode = arguments.inode(info[5], "inode");
+  VolumeEntry entry = arguments.entry(info[3]);
+  InodeId inode = arguments.inode(info[4], "inode");
   return addon.privileged(
       arguments,
-      [pods = std::move(pods), pod, volume, name, inode](Home&, const Deadline&) {
-        return unlink_socket(pods.get(), *pod, volume, name, inode);
+      [pods = std::move(pods), pod, entry, inode](Home&, const Deadline&) {
+        return unlink_socket(pods.get(), *pod, entry, inode);
       },
       boolean);
+}
+
+// volumeFileSize(call, podsDir, podUid, entry)
+Napi::Value volume_file_size_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  VolumeEntry entry = arguments.entry(info[3]);
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, entry](Home&, const Deadline&) { return volume_file_size(pods.get(), *pod, entry); },
+      [](Napi::Env env, uint64_t& size) -> Napi::Value { return Napi::BigInt::New(env, size); });
 }
 
 // markUnresponsive(call, podsDir, podUid)
@@ -138,10 +163,12 @@ void define_pod_files(Addon& addon, Napi::Object exports) {
   addon.define(exports, "listDirectory", list_directory_call);
   addon.define(exports, "watchDirectory", watch_directory_call);
   addon.define(exports, "connectSocket", connect_socket_call);
+  addon.define(exports, "connectAttachment", connect_attachment_call);
   addon.define(exports, "listenSocket", listen_socket_call);
   addon.define(exports, "unlinkSocket", unlink_socket_call);
   addon.define(exports, "markUnresponsive", mark_unresponsive_call);
   addon.define(exports, "writeVolumeFile", write_volume_file_call);
+  addon.define(exports, "volumeFileSize", volume_file_size_call);
 }
 
 }  // namespace privsep

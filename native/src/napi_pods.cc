@@ -115,6 +115,23 @@ Napi::Value mount_container_disk_call(Addon& addon, const Napi::CallbackInfo& in
       boolean);
 }
 
+// openContainerDisk(call, podsDir, podUid, launcher, index | null, imagePath)
+Napi::Value open_container_disk_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  Launcher launcher = arguments.launcher(info[3]);
+  std::optional<int> index;
+  if (!info[4].IsNull()) index = static_cast<int>(arguments.integer(info[4], "index", 0, kMaxDiskIndex));
+  std::string image = arguments.string(info[5], "imagePath", 4095);
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, launcher = std::move(launcher), index, image](Home& home, const Deadline& deadline) {
+        return open_container_disk(home, pods.get(), *pod, launcher, index, image, deadline);
+      },
+      [](Napi::Env env, Fd& fd) -> Napi::Value { return Napi::Number::New(env, fd.release()); });
+}
+
 // unmountContainerDisks(call, podsDir, podUid, launcher | null)
 Napi::Value unmount_container_disks_call(Addon& addon, const Napi::CallbackInfo& info) {
   Arguments arguments(info);
@@ -206,6 +223,7 @@ void define_pods(Addon& addon, Napi::Object exports) {
   addon.define(exports, "checkLauncher", check_launcher_call);
   addon.define(exports, "containerDiskState", container_disk_state_call);
   addon.define(exports, "mountContainerDisk", mount_container_disk_call);
+  addon.define(exports, "openContainerDisk", open_container_disk_call);
   addon.define(exports, "unmountContainerDisks", unmount_container_disks_call);
   addon.define(exports, "claimDevices", claim_devices_call);
   addon.define(exports, "observeDevices", observe_devices_call);

@@ -142,6 +142,14 @@ PodVolume Arguments::volume(Napi::Value value) {
   return PodVolume::kSockets;
 }
 
+VolumeEntry Arguments::entry(Napi::Value value) {
+  Napi::Object place = object(value, "entry");
+  auto entry = VolumeEntry::parse(volume(place.Get("volume")), strings(place.Get("path"), "entry.path", 16, 255));
+  if (entry) return *entry;
+  fail(entry.error());
+  return VolumeEntry{PodVolume::kSockets, {}, {}, {}};
+}
+
 Launcher Arguments::launcher(Napi::Value value) {
   Napi::Object handles = object(value, "launcher");
   Launcher launcher;

@@ -49,6 +49,8 @@ class Arguments {
   // Needed because a PodUid is never invalid; after an error the value means nothing and is not used.
   std::optional<PodUid> pod_uid(Napi::Value value);
   PodVolume volume(Napi::Value value);
+  // { volume, path }
+  VolumeEntry entry(Napi::Value value);
   Launcher launcher(Napi::Value value);
   InodeId inode(Napi::Value value, const char* name);
 

@@ -11,7 +11,9 @@ namespace privsep {
 
 namespace {
 
-constexpr size_t kMaxName = 64;
+constexpr size_t kMaxName = 255;
+constexpr size_t kMaxComponents = 4;
+constexpr const char* kEmptyDirs = "/volumes/kubernetes.io~empty-dir/";
 // A pod may put what it likes into its volume; more than this is not looked at.
 constexpr size_t kMaxDiskEntries = 4096;
 
@@ -54,7 +56,8 @@ Result<PodUid> PodUid::parse(std::string_view text) {
 
 Result<PodVolume> parse_volume(std::string_view name) {
   for (PodVolume volume :
-       {PodVolume::kSockets, PodVolume::kPublic, PodVolume::kPrivate, PodVolume::kContainerDisks}) {
+       {PodVolume::kSockets, PodVolume::kPublic, PodVolume::kPrivate, PodVolume::kContainerDisks,
+        PodVolume::kLibvirtRuntime, PodVolume::kEphemeralDisks, PodVolume::kHotplugDisks}) {
     if (name == volume_name(volume)) return volume;
   }
   return Error::refusal(EINVAL, "volume");
@@ -70,6 +73,12 @@ const char* volume_name(PodVolume volume) {
       return "private";
     case PodVolume::kContainerDisks:
       return "container-disks";
+    case PodVolume::kLibvirtRuntime:
+      return "libvirt-runtime";
+    case PodVolume::kEphemeralDisks:
+      return "ephemeral-disks";
+    case PodVolume::kHotplugDisks:
+      return "hotplug-disks";
   }
   return "";
 }
@@ -82,6 +91,21 @@ Status check_file_name(std::string_view name) {
   }
   if (!valid) return Error::refusal(EINVAL, "file name");
   return ok();
+}
+
+Result<VolumeEntry> VolumeEntry::parse(PodVolume volume, const std::vector<std::string>& components) {
+  if (components.empty() || components.size() > kMaxComponents) return Error::refusal(EINVAL, "path in volume");
+  VolumeEntry entry{volume, ".", components.back(), {}};
+  for (const std::string& component : components) {
+    auto valid = check_file_name(component);
+    if (!valid) return valid.error();
+    if (!entry.path.empty()) {
+      entry.directory = entry.path;
+      entry.path += '/';
+    }
+    entry.path += component;
+  }
+  return entry;
 }
 
 int parse_disk_name(std::string_view name, std::string_view suffix) {
@@ -105,8 +129,15 @@ std::string disk_name(int index, std::string_view suffix) {
 }
 
 Result<Fd> open_volume(int pods_dir, const PodUid& pod, PodVolume volume) {
-  std::string path = pod.text() + "/volumes/kubernetes.io~empty-dir/" + volume_name(volume);
+  std::string path = pod.text() + kEmptyDirs + volume_name(volume);
   return walk(pods_dir, path, O_PATH | O_DIRECTORY, kNoLinks, std::string("volume ") + volume_name(volume));
+}
+
+Status check_no_launcher_pod(int pods_dir, const PodUid& pod) {
+  auto sockets = open_volume(pods_dir, pod, PodVolume::kSockets);
+  if (sockets) return Error::refusal(EPERM, "pod with a volume sockets is a launcher pod");
+  if (sockets.error().code == ENOENT) return ok();
+  return sockets.error();
 }
 
 Result<PodState> pod_state(int pods_dir, const PodUid& pod) {
@@ -126,7 +157,7 @@ Result<PodState> pod_state(int pods_dir, const PodUid& pod) {
     auto indexes = container_disks(disks->get());
     if (!indexes) return indexes.error();
     state.container_disks = std::move(*indexes);
-    auto kernel = stat_entry(disks->get(), "kernel-boot.sock", "kernel-boot.sock");
+    auto kernel = stat_entry(disks->get(), kKernelBootSocket, kKernelBootSocket);
     if (!kernel) return kernel.error();
     state.kernel_boot = *kernel && S_ISSOCK((*kernel)->st_mode);
   } else if (!is_missing(disks.error())) {

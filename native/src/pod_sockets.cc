@@ -15,9 +15,52 @@ namespace {
 
 constexpr int kBacklog = 128;
 constexpr mode_t kSocketMode = 0755;
+constexpr mode_t kDirectoryMode = 0755;
 constexpr mode_t kMarkerMode = 0644;
+constexpr const char* kAttachmentSocket = "hp.sock";
 
 bool is_missing(const Error& error) { return error.code == ENOENT || error.code == ENOTDIR; }
+
+// Something that is no directory in the place of one is a refusal as a link is.
+Result<Fd> walk_directory(int volume, const VolumeEntry& entry) {
+  auto directory = walk(volume, entry.directory, O_PATH | O_DIRECTORY, kOneMount, entry.directory);
+  if (directory || directory.error().code != ENOTDIR) return directory;
+  return Error::refusal(ENOTDIR, "type of " + entry.directory);
+}
+
+Result<Fd> open_directory(int pods_dir, const PodUid& pod, const VolumeEntry& entry) {
+  auto volume = open_volume(pods_dir, pod, entry.volume);
+  if (!volume) return volume.error();
+  return walk_directory(volume->get(), entry);
+}
+
+// `made` becomes true with the directory.
+Result<Fd> open_or_make_directory(int pods_dir, const PodUid& pod, const VolumeEntry& entry, uid_t uid, gid_t gid,
+                                  bool& made) {
+  auto volume = open_volume(pods_dir, pod, entry.volume);
+  if (!volume) return volume.error();
+  auto directory = walk_directory(volume->get(), entry);
+  // A name only: mkdirat would follow a link above the last component.
+  if (directory || directory.error().code != ENOENT || !is_entry_name(entry.directory)) return directory;
+  if (::mkdirat(volume->get(), entry.directory.c_str(), kDirectoryMode) != 0) {
+    return Error::last("mkdirat " + entry.directory);
+  }
+  made = true;
+  auto fail = [](Error error) {
+    error.unchanged = false;
+    return error;
+  };
+  directory = walk_directory(volume->get(), entry);
+  if (!directory) return fail(directory.error());
+  // As with a socket: what the helper's own user owns is what it has just made.
+  auto st = stat_fd(directory->get(), entry.directory);
+  if (!st) return fail(st.error());
+  if (st->st_uid != ::geteuid()) return fail(Error::refusal(EPERM, "identity of " + entry.directory));
+  if (::fchownat(directory->get(), "", uid, gid, AT_EMPTY_PATH) != 0) {
+    return fail(Error::last("fchownat " + entry.directory));
+  }
+  return directory;
+}
 
 // The inode that bind() made, as a descriptor. Only the helper can have made a socket that its own user
 // owns, so a pod that swaps the entry meanwhile is noticed.
@@ -33,92 +76,101 @@ Result<Fd> own_socket(int volume_dir, const std::string& name, struct stat* st) 
 
 }  // namespace
 
-Result<Fd> connect_socket(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
-                          const Launcher& launcher, const Deadline& deadline) {
-  auto valid = check_file_name(name);
-  if (!valid) return valid.error();
-  auto directory = open_volume(pods_dir, pod, volume);
+Result<Fd> connect_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, const Launcher* launcher,
+                          const Deadline& deadline) {
+  auto directory = open_directory(pods_dir, pod, entry);
   if (!directory) return directory.error();
-  auto socket = open_socket(directory->get(), name);
+  auto socket = open_socket(directory->get(), entry.name, kOneMount);
   if (!socket) return socket.error();
-  auto peer = connect_peer(socket->get(), deadline, name);
+  auto peer = connect_peer(socket->get(), deadline, entry.name);
   if (!peer) return peer.error();
-  auto same = check_same_process(*peer, launcher, name);
-  if (!same) return same.error();
-  auto member = check_process(launcher.pidfd.get(), pod, "launcher");
+  if (launcher != nullptr) {
+    auto same = check_same_process(*peer, *launcher, entry.name);
+    if (!same) return same.error();
+  }
+  auto member = check_process(peer->pidfd.get(), pod, "listener of " + entry.name);
   if (!member) return member.error();
   timeval none{0, 0};
   int flags = ::fcntl(peer->connection.get(), F_GETFL);
   if (flags < 0 || ::fcntl(peer->connection.get(), F_SETFL, flags | O_NONBLOCK) != 0 ||
       ::setsockopt(peer->connection.get(), SOL_SOCKET, SO_SNDTIMEO, &none, sizeof none) != 0) {
-    return Error::last("make connection to " + name + " non-blocking");
+    return Error::last("make connection to " + entry.name + " non-blocking");
   }
   return std::move(peer->connection);
 }
 
-Result<ListeningSocket> listen_socket(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
-                                      uid_t uid, gid_t gid) {
-  auto valid = check_file_name(name);
-  if (!valid) return valid.error();
-  auto directory = open_volume(pods_dir, pod, volume);
-  if (!directory) return directory.error();
+Result<Fd> connect_attachment(int pods_dir, const PodUid& pod, const Deadline& deadline) {
+  const VolumeEntry entry{PodVolume::kHotplugDisks, ".", kAttachmentSocket, kAttachmentSocket};
+  auto connection = connect_socket(pods_dir, pod, entry, nullptr, deadline);
+  if (!connection) return connection.error();
+  // Only now: a pod whose process listens has all its volumes.
+  auto other = check_no_launcher_pod(pods_dir, pod);
+  if (!other) return other.error();
+  return connection;
+}
 
+Result<ListeningSocket> listen_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, uid_t uid,
+                                      gid_t gid) {
+  const std::string& name = entry.name;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  // bind() never follows a link in the last place, and the directory is pinned.
-  std::string path = fd_path(directory->get()) + "/" + name;
-  if (path.size() >= sizeof address.sun_path) return Error::refusal(ENAMETOOLONG, "bind " + name);
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener.valid()) return Error::last("socket");
   // The entry inherits the mode of the socket.
   if (::fchmod(listener.get(), kSocketMode) != 0) return Error::last("fchmod socket");
 
+  bool changed = false;
+  auto directory = open_or_make_directory(pods_dir, pod, entry, uid, gid, changed);
+  if (!directory) return directory.error();
+  auto fail = [&](Error error) {
+    error.unchanged = !changed;
+    return error;
+  };
+  // bind() never follows a link in the last place, and the directory is pinned.
+  std::string path = fd_path(directory->get()) + "/" + name;
+  if (path.size() >= sizeof address.sun_path) return fail(Error::refusal(ENAMETOOLONG, "bind " + name));
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   auto old = stat_entry(directory->get(), name, name);
-  if (!old) return old.error();
-  bool removed = false;
+  if (!old) return fail(old.error());
   if (*old) {
-    if (!S_ISSOCK((*old)->st_mode)) return Error::refusal(EEXIST, "entry in the place of " + name + " is not a socket");
-    if (::unlinkat(directory->get(), name.c_str(), 0) != 0) return Error::last("unlinkat " + name);
-    removed = true;
+    if (!S_ISSOCK((*old)->st_mode)) {
+      return fail(Error::refusal(EEXIST, "entry in the place of " + name + " is not a socket"));
+    }
+    if (::unlinkat(directory->get(), name.c_str(), 0) != 0) return fail(Error::last("unlinkat " + name));
+    changed = true;
   }
   if (::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-    Error error = Error::last("bind " + name);
-    error.unchanged = !removed;
-    return error;
+    return fail(Error::last("bind " + name));
   }
   struct stat st {};
   auto inode = own_socket(directory->get(), name, &st);
   if (!inode) {
-    Error error = inode.error();
-    error.unchanged = false;
-    return error;
+    changed = true;
+    return fail(inode.error());
   }
   if (::fchownat(inode->get(), "", uid, gid, AT_EMPTY_PATH) != 0 || ::listen(listener.get(), kBacklog) != 0) {
     Error error = Error::last("fchownat or listen " + name);
-    error.unchanged = ::unlinkat(directory->get(), name.c_str(), 0) == 0 && !removed;
-    return error;
+    changed = ::unlinkat(directory->get(), name.c_str(), 0) != 0 || changed;
+    return fail(error);
   }
   return ListeningSocket{std::move(listener), InodeId{st.st_dev, st.st_ino}};
 }
 
-Result<bool> unlink_socket(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
-                           const InodeId& inode) {
-  auto valid = check_file_name(name);
-  if (!valid) return valid.error();
-  auto directory = open_volume(pods_dir, pod, volume);
+Result<bool> unlink_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, const InodeId& inode) {
+  auto directory = open_directory(pods_dir, pod, entry);
   if (!directory) {
-    if (is_missing(directory.error())) return false;
+    // What a pod puts in the way must not keep it from being released: behind it there is nothing of ours.
+    if (is_missing(directory.error()) || directory.error().refused) return false;
     return directory.error();
   }
-  auto entry = stat_entry(directory->get(), name, name);
-  if (!entry) return entry.error();
-  if (!*entry || !S_ISSOCK((*entry)->st_mode) || (*entry)->st_dev != inode.dev || (*entry)->st_ino != inode.ino) {
+  auto found = stat_entry(directory->get(), entry.name, entry.name);
+  if (!found) return found.error();
+  if (!*found || !S_ISSOCK((*found)->st_mode) || (*found)->st_dev != inode.dev || (*found)->st_ino != inode.ino) {
     return false;
   }
-  if (::unlinkat(directory->get(), name.c_str(), 0) != 0) {
+  if (::unlinkat(directory->get(), entry.name.c_str(), 0) != 0) {
     if (errno == ENOENT) return false;
-    return Error::last("unlinkat " + name);
+    return Error::last("unlinkat " + entry.name);
   }
   return true;
 }

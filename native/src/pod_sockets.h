@@ -24,18 +24,21 @@ struct ListeningSocket {
 
 enum class ContainerDiskState { kAbsent, kNotListening, kReady };
 
-// A non-blocking stream connection whose other end is the pinned process.
-Result<Fd> connect_socket(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
-                          const Launcher& launcher, const Deadline& deadline);
+// A non-blocking stream connection whose other end is a living process of the pod, and the pinned one if
+// `launcher` is given. Below the volume neither a link nor a mount is passed.
+Result<Fd> connect_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, const Launcher* launcher,
+                          const Deadline& deadline);
 
-// Listens at volume/name with mode 0755 and the given owner. An old socket there is replaced, anything else
-// is refused.
-Result<ListeningSocket> listen_socket(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
-                                      uid_t uid, gid_t gid);
+// The same for hp.sock of a pod that is no launcher pod.
+Result<Fd> connect_attachment(int pods_dir, const PodUid& pod, const Deadline& deadline);
 
-// True when the entry was that socket and is gone now.
-Result<bool> unlink_socket(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
-                           const InodeId& inode);
+// Listens at the entry with mode 0755 and the given owner. An old socket there is replaced, anything else is
+// refused. A missing directory right below the volume is made, mode 0755 and same owner.
+Result<ListeningSocket> listen_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, uid_t uid,
+                                      gid_t gid);
+
+// True when the entry was that socket and is gone now. False too when something else is in the way there.
+Result<bool> unlink_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, const InodeId& inode);
 
 // Creates the marker unless it is there (false). Refuses while launcher-sock has a listener: a launcher that
 // hangs is not a dead one.

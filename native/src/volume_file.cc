@@ -97,4 +97,15 @@ Result<bool> write_volume_file(int pods_dir, const PodUid& pod, PodVolume volume
   return true;
 }
 
+Result<uint64_t> volume_file_size(int pods_dir, const PodUid& pod, const VolumeEntry& entry) {
+  auto volume = open_volume(pods_dir, pod, entry.volume);
+  if (!volume) return volume.error();
+  auto file = walk(volume->get(), entry.path, O_PATH, kOneMount, entry.name);
+  if (!file) return file.error();
+  auto st = stat_fd(file->get(), entry.name);
+  if (!st) return st.error();
+  if (!S_ISREG(st->st_mode)) return Error::refusal(EINVAL, "type of " + entry.name);
+  return static_cast<uint64_t>(st->st_size);
+}
+
 }  // namespace privsep

@@ -1,8 +1,9 @@
-// Writing a small file into a pod's volume without trusting what is there.
+// Files in a pod's volumes, without trusting what is there.
 #pragma once
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 
 #include "pod.h"
@@ -22,5 +23,8 @@ struct FileOwner {
 // stood there before, also a link, is never opened for writing. False when the file is equal already.
 Result<bool> write_volume_file(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
                                const std::string& content, const FileOwner& owner);
+
+// Bytes of a regular file. Everything else, and a link or a mount on the way below the volume, is refused.
+Result<uint64_t> volume_file_size(int pods_dir, const PodUid& pod, const VolumeEntry& entry);
 
 }  // namespace privsep

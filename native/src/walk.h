@@ -17,6 +17,8 @@ namespace privsep {
 
 // Below the start, no links of any kind.
 inline constexpr uint64_t kNoLinks = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
+// And no mounts: what is found is on the file system of the start.
+inline constexpr uint64_t kOneMount = kNoLinks | RESOLVE_NO_XDEV;
 // As if the start were the root: links are followed inside it, `..` stops at it.
 inline constexpr uint64_t kInRoot = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
 

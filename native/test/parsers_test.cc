@@ -41,13 +41,17 @@ TEST(disk_names_are_exact) {
 TEST(file_names_are_plain) {
   CHECK(check_file_name("vif-cache-eth0.json"));
   for (const char* bad : {"", ".", "..", ".hidden", "a/b", "a b", "a\n"}) CHECK(!check_file_name(bad));
-  CHECK(!check_file_name(std::string(65, 'a')));
+  CHECK(!check_file_name(std::string(256, 'a')));
   CHECK(!check_file_name(std::string_view("a\0b", 3)));
 }
 
 TEST(volumes_are_listed) {
-  for (const char* name : {"sockets", "public", "private", "container-disks"}) CHECK(parse_volume(name));
-  for (const char* bad : {"", "..", "libvirt-runtime", "sockets/../private"}) CHECK(!parse_volume(bad));
+  for (const char* name : {"sockets", "public", "private", "container-disks", "libvirt-runtime", "ephemeral-disks",
+                           "hotplug-disks"}) {
+    auto volume = parse_volume(name);
+    CHECK(volume && std::string(volume_name(*volume)) == name);
+  }
+  for (const char* bad : {"", "..", "kubernetes", "sockets/../private"}) CHECK(!parse_volume(bad));
 }
 
 TEST(cgroup_of_the_pod_in_both_drivers) {

@@ -1,11 +1,14 @@
 // Sockets, marker and files in a pod's volumes.
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include <atomic>
 #include <thread>
 
 #include "../src/directory.h"
+#include "../src/kernel.h"
 #include "../src/pod_sockets.h"
 #include "../src/volume_file.h"
 #include "../src/walk.h"
@@ -114,27 +117,190 @@ TEST(marker_is_for_dead_launchers) {
   CHECK(::stat((pods.volume("sockets") + "/launcher-unresponsive").c_str(), &st) == 0 && st.st_size == 0);
 }
 
+static VolumeEntry entry(PodVolume volume, const std::vector<std::string>& path) {
+  return *VolumeEntry::parse(volume, path);
+}
+
+static mode_t type_of(const std::string& path) {
+  struct stat st {};
+  return ::lstat(path.c_str(), &st) == 0 ? st.st_mode & S_IFMT : 0;
+}
+
+TEST(entries_of_volumes_are_made_of_names) {
+  const std::string longest(255, 'a');
+  auto one = VolumeEntry::parse(PodVolume::kPublic, {"x"});
+  CHECK(one && one->directory == "." && one->name == "x" && one->path == "x");
+  auto four = VolumeEntry::parse(PodVolume::kEphemeralDisks, {"cloud-init-data", "ns", "vm.1", longest});
+  CHECK(four && four->directory == "cloud-init-data/ns/vm.1" && four->name == longest);
+  CHECK(four->path == "cloud-init-data/ns/vm.1/" + longest);
+  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
+           {}, {"a", "b", "c", "d", "e"}, {""}, {"."}, {".."}, {"a", "..", "b"}, {"a/b"}, {"/a"}, {".a"},
+           {std::string("a\0b", 3)}, {longest + "a"}, {"a", "b c"}}) {
+    auto entry = VolumeEntry::parse(PodVolume::kPublic, wrong);
+    CHECK(!entry && entry.error().refused && entry.error().code == EINVAL);
+  }
+}
+
+TEST(connections_of_other_processes_are_refused) {
+  Pods pods;
+  // This process listens, and is in no pod.
+  const VolumeEntry qemu = entry(PodVolume::kPrivate, {"uid", "virt-vnc"});
+  CHECK(connect_socket(pods.fd(), pod(), qemu, nullptr, soon()).error().code == ENOENT);
+  ::mkdir((pods.volume("private") + "/uid").c_str(), 0755);
+  Fd listener = listen_at(pods.volume("private") + "/uid/virt-vnc");
+  auto foreign = connect_socket(pods.fd(), pod(), qemu, nullptr, soon());
+  CHECK(!foreign && foreign.error().refused && foreign.error().operation == "cgroup of listener of virt-vnc");
+  Launcher other;
+  other.pidfd.reset(kernel::pidfd_open(::getppid()));
+  foreign = connect_socket(pods.fd(), pod(), qemu, &other, soon());
+  CHECK(!foreign && foreign.error().refused && foreign.error().code == EPERM);
+}
+
+TEST(links_mounts_and_files_on_the_way_to_a_socket_are_refused) {
+  Pods pods;
+  const std::string volume = pods.volume("private");
+  const VolumeEntry vnc = entry(PodVolume::kPrivate, {"uid", "virt-vnc"});
+  ::mkdir((volume + "/real").c_str(), 0755);
+  Fd listener = listen_at(volume + "/real/virt-vnc");
+  auto refused = [&](int code) {
+    auto connection = connect_socket(pods.fd(), pod(), vnc, nullptr, soon());
+    return !connection && connection.error().refused && connection.error().code == code &&
+           connection.error().unchanged;
+  };
+  CHECK(::symlink("real", (volume + "/uid").c_str()) == 0);
+  CHECK(refused(ELOOP));
+  ::unlink((volume + "/uid").c_str());
+  write_file(volume + "/uid", "");
+  CHECK(refused(ENOTDIR));
+  ::unlink((volume + "/uid").c_str());
+  ::mkdir((volume + "/uid").c_str(), 0755);
+  CHECK(::symlink("../real/virt-vnc", (volume + "/uid/virt-vnc").c_str()) == 0);
+  CHECK(refused(ELOOP));
+  ::unlink((volume + "/uid/virt-vnc").c_str());
+  CHECK(::mkfifo((volume + "/uid/virt-vnc").c_str(), 0666) == 0);
+  CHECK(refused(ENOTSOCK));
+  // The mount is in a namespace of its own, so that nothing is left of it; descriptors lead to the old one.
+  CHECK(in_child([&] {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
+    if (::mount((volume + "/real").c_str(), (volume + "/uid").c_str(), nullptr, MS_BIND, nullptr) != 0) return false;
+    Fd directory(::open(pods.path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    auto connection = connect_socket(directory.get(), pod(), vnc, nullptr, soon());
+    return !connection && connection.error().refused && connection.error().code == EXDEV;
+  }));
+}
+
+TEST(a_launcher_pod_is_no_attachment_pod) {
+  Pods pods;
+  CHECK(check_no_launcher_pod(pods.fd(), pod()).error().code == EPERM);
+  const std::string sockets = pods.volume("sockets");
+  ::rmdir(sockets.c_str());
+  CHECK(check_no_launcher_pod(pods.fd(), pod()));
+  CHECK(::symlink("public", sockets.c_str()) == 0);
+  auto link = check_no_launcher_pod(pods.fd(), pod());
+  CHECK(!link && link.error().refused);
+  ::unlink(sockets.c_str());
+  CHECK(connect_attachment(pods.fd(), pod(), soon()).error().code == ENOENT);
+  ::mkdir(pods.volume("hotplug-disks").c_str(), 0755);
+  Fd listener = listen_at(pods.volume("hotplug-disks") + "/hp.sock");
+  auto foreign = connect_attachment(pods.fd(), pod(), soon());
+  CHECK(!foreign && foreign.error().operation == "cgroup of listener of hp.sock");
+}
+
+TEST(migration_sockets_have_a_directory_of_their_own) {
+  Pods pods;
+  TemporaryDirectory outside;
+  const std::string directory = pods.volume("public") + "/migrationproxy";
+  const VolumeEntry proxy = entry(PodVolume::kPublic, {"migrationproxy", "u-source.sock"});
+  const std::string path = directory + "/u-source.sock";
+  auto made = listen_socket(pods.fd(), pod(), proxy, 107, 107);
+  REQUIRE(made);
+  struct stat st {};
+  CHECK(::stat(directory.c_str(), &st) == 0 && st.st_uid == 107 && st.st_gid == 107 && (st.st_mode & 0777) == 0755);
+  CHECK(::stat(path.c_str(), &st) == 0 && S_ISSOCK(st.st_mode) && st.st_uid == 107 && st.st_ino == made->inode.ino);
+  // One that is there is left as it is.
+  CHECK(::chown(directory.c_str(), 5, 6) == 0);
+  auto again = listen_socket(pods.fd(), pod(), proxy, 107, 107);
+  CHECK(again && ::stat(directory.c_str(), &st) == 0 && st.st_uid == 5 && st.st_gid == 6);
+
+  // A directory with a file of the same name in the place of the directory.
+  write_file(outside.path() + "/u-source.sock", "precious");
+  CHECK(::rename(directory.c_str(), (directory + ".old").c_str()) == 0);
+  CHECK(::symlink(outside.path().c_str(), directory.c_str()) == 0);
+  CHECK(!*unlink_socket(pods.fd(), pod(), proxy, again->inode));
+  auto refused = listen_socket(pods.fd(), pod(), proxy, 107, 107);
+  CHECK(!refused && refused.error().refused && refused.error().code == ELOOP && refused.error().unchanged);
+  CHECK(read_file(outside.path() + "/u-source.sock") == "precious");
+  CHECK(type_of(directory + ".old/u-source.sock") == S_IFSOCK);
+
+  // A link that leads nowhere is not filled in; a file is not replaced.
+  ::unlink(directory.c_str());
+  CHECK(::symlink((outside.path() + "/new").c_str(), directory.c_str()) == 0);
+  refused = listen_socket(pods.fd(), pod(), proxy, 107, 107);
+  CHECK(!refused && refused.error().refused && type_of(outside.path() + "/new") == 0);
+  ::unlink(directory.c_str());
+  write_file(directory, "a file");
+  refused = listen_socket(pods.fd(), pod(), proxy, 107, 107);
+  CHECK(!refused && refused.error().refused && refused.error().code == ENOTDIR && read_file(directory) == "a file");
+  CHECK(!*unlink_socket(pods.fd(), pod(), proxy, again->inode));
+
+  // Only a directory right below the volume is made.
+  auto deeper = listen_socket(pods.fd(), pod(), entry(PodVolume::kPublic, {"a", "b", "s"}), 107, 107);
+  CHECK(!deeper && deeper.error().code == ENOENT && type_of(pods.volume("public") + "/a") == 0);
+
+  // The directory is renamed back with the socket in it: that is still the inode.
+  ::unlink(directory.c_str());
+  CHECK(::rename((directory + ".old").c_str(), directory.c_str()) == 0);
+  CHECK(*unlink_socket(pods.fd(), pod(), proxy, again->inode));
+  CHECK(type_of(path) == 0 && type_of(directory) == S_IFDIR);
+}
+
+TEST(sizes_are_those_of_regular_files_in_the_volume) {
+  Pods pods;
+  TemporaryDirectory outside;
+  write_file(outside.path() + "/v.iso", "outside");
+  const std::string directory = pods.volume("private") + "/secret-disks";
+  const VolumeEntry iso = entry(PodVolume::kPrivate, {"secret-disks", "v.iso"});
+  auto size = [&] { return volume_file_size(pods.fd(), pod(), iso); };
+  CHECK(size().error().code == ENOENT && !size().error().refused);
+  ::mkdir(directory.c_str(), 0700);
+  write_file(directory + "/v.iso", "12345");
+  CHECK(*size() == 5);
+  ::unlink((directory + "/v.iso").c_str());
+  CHECK(::mkfifo((directory + "/v.iso").c_str(), 0666) == 0);
+  CHECK(size().error().refused && size().error().code == EINVAL);
+  ::unlink((directory + "/v.iso").c_str());
+  ::mkdir((directory + "/v.iso").c_str(), 0755);
+  CHECK(size().error().refused);
+  ::rmdir((directory + "/v.iso").c_str());
+  CHECK(::symlink((outside.path() + "/v.iso").c_str(), (directory + "/v.iso").c_str()) == 0);
+  CHECK(size().error().code == ELOOP);
+  ::unlink((directory + "/v.iso").c_str());
+  ::rmdir(directory.c_str());
+  CHECK(::symlink(outside.path().c_str(), directory.c_str()) == 0);
+  CHECK(size().error().code == ELOOP && size().error().refused);
+}
+
 TEST(listening_replaces_only_sockets) {
   Pods pods;
+  const VolumeEntry pipe = entry(PodVolume::kPublic, {kPipe});
   const std::string path = pods.volume("public") + "/" + kPipe;
-  auto first = listen_socket(pods.fd(), pod(), PodVolume::kPublic, kPipe, 107, 107);
+  auto first = listen_socket(pods.fd(), pod(), pipe, 107, 107);
   REQUIRE(first);
   struct stat st {};
   CHECK(::stat(path.c_str(), &st) == 0 && st.st_uid == 107 && st.st_gid == 107 && (st.st_mode & 07777) == 0755);
   CHECK(st.st_ino == first->inode.ino && st.st_dev == first->inode.dev);
-  auto second = listen_socket(pods.fd(), pod(), PodVolume::kPublic, kPipe, 107, 107);
+  auto second = listen_socket(pods.fd(), pod(), pipe, 107, 107);
   REQUIRE(second);
-  CHECK(!*unlink_socket(pods.fd(), pod(), PodVolume::kPublic, kPipe, {first->inode.dev, first->inode.ino + 100000}));
-  CHECK(*unlink_socket(pods.fd(), pod(), PodVolume::kPublic, kPipe, second->inode));
-  CHECK(!*unlink_socket(pods.fd(), pod(), PodVolume::kPublic, kPipe, second->inode));
+  CHECK(!*unlink_socket(pods.fd(), pod(), pipe, {first->inode.dev, first->inode.ino + 100000}));
+  CHECK(*unlink_socket(pods.fd(), pod(), pipe, second->inode));
+  CHECK(!*unlink_socket(pods.fd(), pod(), pipe, second->inode));
   write_file(path, "precious");
-  auto third = listen_socket(pods.fd(), pod(), PodVolume::kPublic, kPipe, 107, 107);
+  auto third = listen_socket(pods.fd(), pod(), pipe, 107, 107);
   CHECK(!third && third.error().refused && third.error().unchanged && read_file(path) == "precious");
   ::unlink(path.c_str());
   CHECK(::symlink("/tmp/none", path.c_str()) == 0);
-  third = listen_socket(pods.fd(), pod(), PodVolume::kPublic, kPipe, 107, 107);
+  third = listen_socket(pods.fd(), pod(), pipe, 107, 107);
   CHECK(!third && third.error().refused);
-  CHECK(!listen_socket(pods.fd(), pod(), PodVolume::kPublic, "../x", 107, 107));
 }
 
 TEST(container_disk_of_nobody_is_not_ready) {

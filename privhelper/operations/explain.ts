@@ -48,6 +48,9 @@ export async function explain(
   if (entry.subject !== 'observed launcher') {
     await step('binding', () => {
       helper.pods.checkBinding(pod);
+      if (named.attachmentPodUid !== undefined) {
+        helper.pods.checkAttachment(pod.podUid, named.attachmentPodUid);
+      }
       const bound = helper.pods.boundTo(pod.podUid);
       return bound === undefined ? 'the pod is not bound to a VMI yet' : `the pod is bound to VMI ${bound}`;
     });

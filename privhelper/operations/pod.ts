@@ -14,7 +14,7 @@ import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
 import type { PodRef } from '../policy/check.js';
 import type { ObservedPod } from '../watch/subscription.js';
-import { unlinkNotify } from './socket.js';
+import { unlinkListeners } from './socket.js';
 
 const socketStates: Readonly<Record<EntryState, SocketState>> = {
   absent: SocketState.ABSENT,
@@ -83,7 +83,7 @@ export function release(
   pod: PodRef,
 ): Promise<MessageInitShape<typeof ReleaseResponseSchema>> {
   return helper.pods.withPod(pod, async () => {
-    const unlinked = await unlinkNotify(helper, invocation, pod.podUid);
+    const unlinked = await unlinkListeners(helper, invocation, pod.podUid);
     const unclaimed = helper.tickets.dropPod(pod.podUid);
     const held = helper.pods.release(pod.podUid);
     return { changed: unlinked || unclaimed || held };

@@ -1,81 +1,97 @@
 /** SocketService. The descriptors go to the agent by ticket; no byte of theirs passes through here. */
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type {
-  CloseNotifyResponseSchema,
+  CloseListenerResponseSchema,
+  ConnectAttachmentResponseSchema,
   ConnectResponseSchema,
-  ListenNotifyResponseSchema,
+  ListenResponseSchema,
+  PodListener,
 } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { errnoOf } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
-import type { PodRef } from '../policy/check.js';
-import type { NamedSocket } from '../policy/requests.js';
-
-/** Where virt-launcher sends its events, in the pod's `public` volume. */
-const notifySocket = 'domain-notify-pipe.sock';
-
-function owner(invocation: Invocation, { podUid, vmiUid }: PodRef) {
-  return { peer: invocation.peer, callId: invocation.id, podUid, vmiUid };
-}
+import type { AttachmentRef, ListenerRef, SocketRef } from '../policy/sockets.js';
 
 export function connect(
   { native, podsDir, pods, tickets }: Helper,
   invocation: Invocation,
-  socket: NamedSocket,
+  socket: SocketRef,
 ): Promise<MessageInitShape<typeof ConnectResponseSchema>> {
   return pods.withLauncher(invocation, socket, async (launcher) => {
-    const { podUid, volume, name } = socket;
-    const fd = await native.connectSocket(invocation.call, podsDir, podUid, volume, name, launcher);
-    return { ticket: tickets.issue(fd, owner(invocation, socket)) };
+    const { podUid, entry, listener } = socket;
+    const peer = listener === 'launcher' ? launcher : null;
+    const fd = await native.connectSocket(invocation.call, podsDir, podUid, entry, peer);
+    return { ticket: tickets.issue(fd, invocation.ticketOwner(socket)) };
   });
 }
 
-export function listenNotify(
+export function connectAttachment(
+  { native, podsDir, pods, tickets }: Helper,
+  invocation: Invocation,
+  attachment: AttachmentRef,
+): Promise<MessageInitShape<typeof ConnectAttachmentResponseSchema>> {
+  return pods.withLauncher(invocation, attachment, () =>
+    pods.withAttachment(attachment, async () => {
+      const fd = await native.connectAttachment(invocation.call, podsDir, attachment.attachmentPodUid);
+      return { ticket: tickets.issue(fd, invocation.ticketOwner(attachment)) };
+    }),
+  );
+}
+
+export function listen(
   { native, podsDir, pods, policy, tickets }: Helper,
   invocation: Invocation,
-  pod: PodRef,
-): Promise<MessageInitShape<typeof ListenNotifyResponseSchema>> {
-  return pods.withLauncher(invocation, pod, async (launcher) => {
-    const [uid, gid] = launcher.uid === 0 ? [0, 0] : [policy.qemuUid, policy.qemuGid];
+  request: ListenerRef,
+): Promise<MessageInitShape<typeof ListenResponseSchema>> {
+  return pods.withLauncher(invocation, request, async (launcher) => {
+    const { podUid, listener, entry, owner } = request;
+    const asRoot = owner === 'launcher' && launcher.uid === 0;
+    const [uid, gid] = asRoot ? [0, 0] : [policy.qemuUid, policy.qemuGid];
     const { call } = invocation;
-    const { fd, dev, ino } = await native.listenSocket(
-      call,
-      podsDir,
-      pod.podUid,
-      'public',
-      notifySocket,
-      uid,
-      gid,
-    );
-    pods.setNotifySocket(pod.podUid, { dev, ino });
-    return { ticket: tickets.issue(fd, owner(invocation, pod)) };
+    const { fd, dev, ino } = await native.listenSocket(call, podsDir, podUid, entry, uid, gid);
+    pods.noteListener(podUid, listener, { entry, dev, ino });
+    return { ticket: tickets.issue(fd, invocation.ticketOwner(request)) };
   });
 }
 
-export function closeNotify(
+export function closeListener(
   helper: Helper,
   invocation: Invocation,
-  pod: PodRef,
-): Promise<MessageInitShape<typeof CloseNotifyResponseSchema>> {
-  return helper.pods.withPod(pod, async () => ({
-    changed: await unlinkNotify(helper, invocation, pod.podUid),
+  request: ListenerRef,
+): Promise<MessageInitShape<typeof CloseListenerResponseSchema>> {
+  return helper.pods.withPod(request, async () => ({
+    changed: await unlinkListener(helper, invocation, request.podUid, request.listener),
   }));
 }
 
-/** Unlinks the notify socket that the helper made; false when there is none or the pod is gone. */
-export async function unlinkNotify(
-  { native, podsDir, pods }: Helper,
+/** Unlinks all sockets that the helper made in the pod. True when one was there. */
+export async function unlinkListeners(
+  helper: Helper,
   invocation: Invocation,
   podUid: string,
 ): Promise<boolean> {
-  const inode = pods.notifySocket(podUid);
-  if (inode === undefined) return false;
+  let unlinked = false;
+  for (const listener of helper.pods.listeners(podUid)) {
+    unlinked = (await unlinkListener(helper, invocation, podUid, listener)) || unlinked;
+  }
+  return unlinked;
+}
+
+/** False when the helper made none or the pod is gone. */
+async function unlinkListener(
+  { native, podsDir, pods }: Helper,
+  invocation: Invocation,
+  podUid: string,
+  listener: PodListener,
+): Promise<boolean> {
+  const made = pods.listener(podUid, listener);
+  if (made === undefined) return false;
   let unlinked = false;
   try {
-    unlinked = await native.unlinkSocket(invocation.call, podsDir, podUid, 'public', notifySocket, inode);
+    unlinked = await native.unlinkSocket(invocation.call, podsDir, podUid, made.entry, made);
   } catch (error) {
     if (errnoOf(error) !== 'ENOENT') throw error;
   }
-  pods.setNotifySocket(podUid, undefined);
+  pods.forgetListener(podUid, listener);
   return unlinked;
 }

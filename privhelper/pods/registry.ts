@@ -4,7 +4,8 @@
  * first named with.
  */
 
-import type { Launcher, ListeningSocket, Native, NetworkPlan } from '../../native/binding.js';
+import type { PodListener } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
+import type { Launcher, ListeningSocket, Native, NetworkPlan, VolumeEntry } from '../../native/binding.js';
 import type { Declared } from '../declarations.js';
 import { errnoOf, exhausted, refusal } from '../failure.js';
 import type { Invocation } from '../invocation.js';
@@ -13,8 +14,10 @@ import type { Policy } from '../policy/policy.js';
 import { Pin } from './pin.js';
 import { KeyedQueue } from './queue.js';
 
-/** Inode of the notify socket that the helper made in a pod. */
-export type NotifySocket = Pick<ListeningSocket, 'dev' | 'ino'>;
+/** A socket that the helper made in a pod: where, and which inode. */
+export interface MadeSocket extends Pick<ListeningSocket, 'dev' | 'ino'> {
+  readonly entry: VolumeEntry;
+}
 
 /** What the helper has set up in a pod's network. */
 export interface AppliedNetwork {
@@ -24,7 +27,9 @@ export interface AppliedNetwork {
 
 interface Entry {
   pin: Pin | undefined;
-  notify: NotifySocket | undefined;
+  readonly listeners: Map<PodListener, MadeSocket>;
+  /** UIDs of the attachment pods that belong to the pod. */
+  readonly attachments: Set<string>;
   network: AppliedNetwork | undefined;
 }
 
@@ -154,6 +159,44 @@ export class PodRegistry {
     }
   }
 
+  /**
+   * Throws when an attachment pod is not the launcher pod's: it belongs to another one whose launcher lives, or is a
+   * launcher pod.
+   */
+  checkAttachment(podUid: string, attachmentPodUid: string): void {
+    const refused = (reason: string) =>
+      refusal('check binding', `pod ${attachmentPodUid} ${reason}`, 'attachment_pod_uid');
+    if (this.entries.has(attachmentPodUid)) throw refused('is a launcher pod');
+    for (const [owner, { pin, attachments }] of this.entries) {
+      if (owner === podUid || !attachments.has(attachmentPodUid) || !pin?.isAlive) continue;
+      throw refused('belongs to another launcher pod');
+    }
+  }
+
+  /**
+   * Runs `operation` on an attachment pod in its launcher pod's turn. It belongs to that launcher pod from then on,
+   * until one of the two is gone; not if it is new and `operation` fails.
+   */
+  async withAttachment<T>(
+    { podUid, attachmentPodUid }: { readonly podUid: string; readonly attachmentPodUid: string },
+    operation: () => Promise<T>,
+  ): Promise<T> {
+    this.checkAttachment(podUid, attachmentPodUid);
+    const attachments = this.entries.get(podUid)?.attachments ?? new Set();
+    if (attachments.has(attachmentPodUid)) return operation();
+    const { maxAttachmentPods } = this.options.policy;
+    if (attachments.size >= maxAttachmentPods) {
+      throw exhausted('bind attachment pod', `pod ${podUid} has ${maxAttachmentPods} attachment pods`);
+    }
+    attachments.add(attachmentPodUid);
+    try {
+      return await operation();
+    } catch (error) {
+      attachments.delete(attachmentPodUid);
+      throw error;
+    }
+  }
+
   appliedNetwork(podUid: string): AppliedNetwork | undefined {
     return this.entries.get(podUid)?.network;
   }
@@ -170,32 +213,41 @@ export class PodRegistry {
     };
   }
 
-  notifySocket(podUid: string): NotifySocket | undefined {
-    return this.entries.get(podUid)?.notify;
+  /** Listeners for which there is a socket that the helper made. */
+  listeners(podUid: string): readonly PodListener[] {
+    return [...(this.entries.get(podUid)?.listeners.keys() ?? [])];
   }
 
-  setNotifySocket(podUid: string, socket: NotifySocket | undefined): void {
-    const entry = this.entries.get(podUid);
-    if (entry !== undefined) entry.notify = socket;
+  listener(podUid: string, listener: PodListener): MadeSocket | undefined {
+    return this.entries.get(podUid)?.listeners.get(listener);
+  }
+
+  noteListener(podUid: string, listener: PodListener, socket: MadeSocket): void {
+    this.entries.get(podUid)?.listeners.set(listener, socket);
+  }
+
+  forgetListener(podUid: string, listener: PodListener): void {
+    this.entries.get(podUid)?.listeners.delete(listener);
   }
 
   /**
-   * Lets go of the pod. While its launcher lives the binding to the VMI stays, or an agent could name
-   * the pod for another VMI by releasing it in between. True when something was held.
+   * Lets go of the pod. While its launcher lives the bindings to the VMI and to attachment pods stay, or an
+   * agent could name the pod for another VMI by releasing it in between. True when something was held.
    */
   release(podUid: string): boolean {
     const entry = this.entries.get(podUid);
     if (entry === undefined) return false;
-    const held = entry.pin?.isUsable === true || entry.notify !== undefined;
-    entry.notify = undefined;
+    const held = entry.pin?.isUsable === true || entry.listeners.size > 0;
+    entry.listeners.clear();
     entry.network = undefined;
     if (entry.pin?.isAlive) entry.pin.release();
     else this.entries.delete(podUid);
     return held;
   }
 
-  /** The pod's directory is gone. A launcher that is still alive stays bound. */
+  /** The pod's directory is gone; its UID never comes back. A launcher that is still alive stays bound. */
   forget(podUid: string): void {
+    for (const { attachments } of this.entries.values()) attachments.delete(podUid);
     const entry = this.entries.get(podUid);
     if (entry !== undefined && !entry.pin?.isAlive) this.entries.delete(podUid);
   }
@@ -243,7 +295,12 @@ export class PodRegistry {
     const pin = new Pin(native, launcher, pod.vmiUid, () => this.options.onExit(pod.podUid));
     const entry = this.entries.get(pod.podUid);
     entry?.pin?.abandon();
-    this.entries.set(pod.podUid, { pin, notify: entry?.notify, network: undefined });
+    this.entries.set(pod.podUid, {
+      pin,
+      listeners: entry?.listeners ?? new Map(),
+      attachments: entry?.attachments ?? new Set(),
+      network: undefined,
+    });
     return pin;
   }
 

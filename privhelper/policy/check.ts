@@ -7,10 +7,11 @@ export interface PodRef {
   readonly vmiUid: string;
 }
 
-/** What every checked request may name; the audit log records it. */
+/** Pods and VMI that a checked request may name: what `explain` looks up, and the audit log records the first two. */
 export interface Named {
   readonly podUid?: string;
   readonly vmiUid?: string;
+  readonly attachmentPodUid?: string;
 }
 
 export interface Check<Request, Checked extends Named> {

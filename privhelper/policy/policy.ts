@@ -51,6 +51,8 @@ export interface Policy {
   readonly maxVolumeIndex: number;
   /** Container disks of one VMI. */
   readonly maxMountsPerVmi: number;
+  /** Attachment pods of one launcher pod. */
+  readonly maxAttachmentPods: number;
   /** Path inside a container-disk image, bytes. */
   readonly maxImagePathBytes: number;
 }
@@ -90,6 +92,7 @@ export const settings: { readonly [K in keyof Policy]: Setting<Policy[K]> } = {
   maxDevices: limit('maxDevices', 16, 1, 16),
   maxVolumeIndex: limit('maxVolumeIndex', 999, 0, 999),
   maxMountsPerVmi: limit('maxMountsPerVmi', 256, 1, 1000),
+  maxAttachmentPods: limit('maxAttachmentPods', 16, 1, 64),
   maxImagePathBytes: limit('maxImagePathBytes', 4096, 1, 4096),
 };
 

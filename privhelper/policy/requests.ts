@@ -1,13 +1,12 @@
-/** Checks of all requests but those of the network service. */
+/** Checks of requests that have no file of their own. */
 import type { PodRef as PodRefMessage } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
 import { type ClaimRequest, Device } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import type { ExplainRequest } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
-import { type ConnectRequest, PodSocket } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import type {
   MountContainerDiskRequest,
   StatContainerDiskRequest,
 } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
-import type { ClaimableDevice, PodVolume } from '../../native/binding.js';
+import type { ClaimableDevice } from '../../native/binding.js';
 import { malformed, refusal } from '../failure.js';
 import type { Check, Named, PodRef } from './check.js';
 import { imagePathField, integerField, listField, Unique, uuidField } from './fields.js';
@@ -45,25 +44,6 @@ export const podUid: Check<{ podUid: string }, { readonly podUid: string }> = {
   words: ['pod_uid is a canonical UUID'],
   parse: (_policy, request) => ({ podUid: uuidField('pod_uid', request.podUid) }),
   audited: nothing,
-};
-
-export interface NamedSocket extends PodRef {
-  readonly volume: PodVolume;
-  readonly name: string;
-}
-
-export const connect: Check<ConnectRequest, NamedSocket> = {
-  words: [...podRefWords, 'socket is a listed one; its volume and name are constants of the helper'],
-  parse(_policy, request) {
-    const pod = parsePodRef(request.pod);
-    switch (request.socket) {
-      case PodSocket.LAUNCHER_COMMAND:
-        return { ...pod, volume: 'sockets', name: 'launcher-sock' };
-      default:
-        throw malformed('socket', 'not a known socket');
-    }
-  },
-  audited: ({ volume, name }) => ({ socket: `${volume}/${name}` }),
 };
 
 export interface VolumeRef extends PodRef {

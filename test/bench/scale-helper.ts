@@ -44,8 +44,8 @@ export class ScaleHelper {
         });
         router.service(SocketService, {
           connect: ({ pod }) => ticket(pod?.podUid ?? '', 'sockets/launcher-sock'),
-          listenNotify: ({ pod }) => ticket(pod?.podUid ?? '', 'domain-notify-pipe.sock'),
-          closeNotify: changed,
+          listen: ({ pod }) => ticket(pod?.podUid ?? '', 'domain-notify-pipe.sock'),
+          closeListener: changed,
         });
         router.service(StorageService, { unmountContainerDisks: changed });
         router.service(DeviceService, {

@@ -169,7 +169,8 @@ describe('launcher pods', () => {
     const pod = await createPod();
     const launcher = await launch(pod);
     const pinned = await pin(pod);
-    const connect = ['connectSocket', identify, pods, pod.uid, 'sockets', 'launcher-sock'] as const;
+    const launcherSock = { volume: 'sockets', path: ['launcher-sock'] };
+    const connect = ['connectSocket', identify, pods, pod.uid, launcherSock] as const;
     const fd = await child.call<number>(...connect, pinned);
     expect(readlinkSync(`/proc/${child.pid}/fd/${fd}`)).toMatch(/^socket:/);
     await child.call('close', fd);
@@ -177,12 +178,14 @@ describe('launcher pods', () => {
     await launch(other);
     const foreign = await pin(other);
     expect(await child.failure(...connect, foreign)).toMatchObject({ code: 'EPERM', refused: true });
-    for (const [volume, name] of [
-      ['sockets', '../public/x'],
-      ['../sockets', 'launcher-sock'],
-      ['sockets', ''],
+    for (const entry of [
+      { volume: 'sockets', path: ['..', 'public', 'x'] },
+      { volume: 'sockets', path: ['../public/x'] },
+      { volume: '../sockets', path: ['launcher-sock'] },
+      { volume: 'sockets', path: [''] },
+      { volume: 'sockets', path: [] },
     ]) {
-      const failure = await child.failure('connectSocket', identify, pods, pod.uid, volume, name, pinned);
+      const failure = await child.failure('connectSocket', identify, pods, pod.uid, entry, pinned);
       expect(failure).toMatchObject({ code: 'EINVAL', refused: true });
     }
     launcher.crash();
@@ -216,9 +219,10 @@ describe('launcher pods', () => {
   it('listens in the pod and takes away only its own socket', async () => {
     const pod = await createPod();
     const path = join(pod.emptyDir('public'), pipe);
-    const listen = ['listenSocket', change, pods, pod.uid, 'public', pipe, 107, 107] as const;
+    const entry = { volume: 'public', path: [pipe] };
+    const listen = ['listenSocket', change, pods, pod.uid, entry, 107, 107] as const;
     const unlink = (inode: unknown): Promise<boolean> =>
-      child.call('unlinkSocket', change, pods, pod.uid, 'public', pipe, inode);
+      child.call('unlinkSocket', change, pods, pod.uid, entry, inode);
     const first = await child.call<{ fd: number; dev: bigint; ino: bigint }>(...listen);
     const made = statSync(path);
     expect([made.isSocket(), made.uid, made.gid, made.mode & 0o7777]).toEqual([true, 107, 107, 0o755]);

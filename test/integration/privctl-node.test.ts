@@ -3,6 +3,7 @@ import { execFile } from 'node:child_process';
 import { chmodSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { inspection, table } from '../../privhelper/dispatch.js';
 import { run, waitFor } from '../harness/pods/run.js';
 import { agentUser, helperUser } from '../harness/system/system.js';
 import { PrivctlNode, ref, request } from './privctl-fixture.js';
@@ -228,10 +229,11 @@ describe.runIf(isRoot)('privctl', () => {
   it('follows the audit log', async () => {
     const follow = node.start(['audit', ...node.log, '-f', '-o', 'json']);
     await waitFor('the log so far', deadlineMs, () => follow.out() !== '');
-    const body = request({ podUid: node.vm('bravo').pod.uid, vmiUid: node.vm('alpha').uid });
-    await node.run(['call', 'SocketService.CloseNotify', body]);
+    const foreign = { podUid: node.vm('bravo').pod.uid, vmiUid: node.vm('alpha').uid };
+    const body = request(foreign, { listener: 'POD_LISTENER_NOTIFY' });
+    await node.run(['call', 'SocketService.CloseListener', body]);
     await waitFor('the refusal to be followed', deadlineMs, () =>
-      follow.out().includes('SocketService.CloseNotify'),
+      follow.out().includes('SocketService.CloseListener'),
     );
     follow.process.child.kill('SIGINT');
     await follow.process.exited;
@@ -239,7 +241,7 @@ describe.runIf(isRoot)('privctl', () => {
 
   it('describes methods with declaration and checks', async () => {
     const { methods } = await node.json('describe');
-    expect(methods).toHaveLength(23);
+    expect(methods).toHaveLength(table.length + inspection.length);
     const apply = methods.find(({ method }: { method: string }) => method.endsWith('.NetworkService.Apply'));
     expect(apply.declaration.capabilities).toContain('CAPABILITY_NET_ADMIN');
     expect(apply.checks.length).toBeGreaterThan(3);

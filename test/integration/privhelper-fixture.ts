@@ -166,6 +166,16 @@ export class HelperProcess {
     return waitFor(`audit line: ${what}`, deadlineMs, () => this.audit().find(matches));
   }
 
+  /** The line of a call of SocketService about a pod that was refused, `place` being among its arguments. */
+  auditedRefusal({ podUid }: TestPod, method: string, place: string): Promise<AuditLine> {
+    return this.audited(`refusal of ${place}`, (line) => {
+      if (line['pod'] !== podUid || line['decision'] !== 'refused') return false;
+      if (line['method'] !== `SocketService.${method}`) return false;
+      const begin = this.audit().find(({ event, call }) => event === 'begin' && call === line['call']);
+      return JSON.stringify(begin?.['arguments'] ?? {}).includes(place);
+    });
+  }
+
   /** Parsed status of each thread. */
   threads(): ReadonlyMap<string, string>[] {
     const tasks = `/proc/${this.pid}/task`;
@@ -254,13 +264,17 @@ export class LauncherProcess {
   }
 
   async tell(...words: string[]): Promise<void> {
+    const heard = this.words.length;
     this.child.stdin?.write(`${JSON.stringify(words)}\n`);
-    if (words[0] === 'listen') await this.hear('listening');
-    if (words[0] === 'send') await this.hear('sent');
+    if (words[0] === 'listen') await this.hear('listening', heard);
+    if (words[0] === 'send') await this.hear('sent', heard);
   }
 
-  hear(word: string): Promise<string[]> {
-    return waitFor(`launcher to say ${word}`, deadlineMs, () => this.words.find(([first]) => first === word));
+  /** `after`: how many words do not count any more. */
+  hear(word: string, after = 0): Promise<string[]> {
+    return waitFor(`launcher to say ${word}`, deadlineMs, () =>
+      this.words.slice(after).find(([first]) => first === word),
+    );
   }
 
   async kill(): Promise<void> {

@@ -14,14 +14,16 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { HelperService } from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
 import { AppendOnly, InspectService } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { PodService, SocketState } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
-import { PodSocket, SocketService } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
+import { PodListener, PodSocket, SocketService } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { olderFiles } from '../../privhelper/audit/file.js';
+import { inspection, table } from '../../privhelper/dispatch.js';
 import { run, waitFor } from '../harness/pods/run.js';
 import { echo, failureOf, HelperProcess, helperUser, qemuUser, TestPod } from './privhelper-fixture.js';
 
 const isRoot = process.getuid?.() === 0;
 const notifyName = 'domain-notify-pipe.sock';
+const notify = ({ ref }: TestPod) => ({ pod: ref, listener: PodListener.NOTIFY });
 
 describe.runIf(isRoot)('the helper on real kernel objects', () => {
   let helper: HelperProcess;
@@ -71,7 +73,7 @@ describe.runIf(isRoot)('the helper on real kernel objects', () => {
     expect(health.version).toBe(manifest.version);
     expect(health.instanceId).toMatch(/^[0-9a-f-]{36}$/);
     const { methods } = await client.describe({});
-    expect(methods).toHaveLength(23);
+    expect(methods).toHaveLength(table.length + inspection.length);
     expect(methods.every(({ declaration }) => declaration !== undefined)).toBe(true);
   });
 
@@ -111,7 +113,7 @@ describe.runIf(isRoot)('the helper on real kernel objects', () => {
     const a = pod();
     const launcher = await a.launcher({ uid });
     const client = helper.client(SocketService);
-    const { ticket } = await client.listenNotify({ pod: a.ref });
+    const { ticket } = await client.listen(notify(a));
     const fd = await helper.claim(ticket?.value ?? new Uint8Array());
     const path = join(a.volume('public'), notifyName);
     const info = statSync(path);
@@ -125,7 +127,7 @@ describe.runIf(isRoot)('the helper on real kernel objects', () => {
     try {
       await launcher.tell('send', `public/${notifyName}`, 'event');
       expect(await received).toBe('event');
-      expect(await client.closeNotify({ pod: a.ref })).toMatchObject({ changed: true });
+      expect(await client.closeListener(notify(a))).toMatchObject({ changed: true });
       expect(existsSync(path)).toBe(false);
     } finally {
       await new Promise((resolve) => server.close(resolve));
@@ -137,23 +139,23 @@ describe.runIf(isRoot)('the helper on real kernel objects', () => {
     await a.launcher();
     const client = helper.client(SocketService);
     const path = join(a.volume('public'), notifyName);
-    await client.listenNotify({ pod: a.ref });
+    await client.listen(notify(a));
     unlinkSync(path);
     writeFileSync(path, 'of the launcher');
-    expect(await client.closeNotify({ pod: a.ref })).toMatchObject({ changed: false });
+    expect(await client.closeListener(notify(a))).toMatchObject({ changed: false });
     expect(readFileSync(path, 'utf8')).toBe('of the launcher');
-    expect(await client.closeNotify({ pod: a.ref })).toMatchObject({ changed: false });
+    expect(await client.closeListener(notify(a))).toMatchObject({ changed: false });
   });
 
   it('makes the notify socket anew in place of an old one', async () => {
     const a = pod();
     await a.launcher();
     const client = helper.client(SocketService);
-    await client.listenNotify({ pod: a.ref });
+    await client.listen(notify(a));
     const first = lstatSync(join(a.volume('public'), notifyName)).ino;
-    await client.listenNotify({ pod: a.ref });
+    await client.listen(notify(a));
     expect(lstatSync(join(a.volume('public'), notifyName)).ino).not.toBe(first);
-    expect(await client.closeNotify({ pod: a.ref })).toMatchObject({ changed: true });
+    expect(await client.closeListener(notify(a))).toMatchObject({ changed: true });
   });
 
   it('streams a pod from its appearance to the exit of its launcher and its end', async () => {
@@ -291,13 +293,13 @@ describe.runIf(isRoot)('the helper on real kernel objects', () => {
     const a = pod();
     const launcher = await a.launcher();
     const before = await helper.client(HelperService).health({});
-    await helper.client(SocketService).listenNotify({ pod: a.ref });
+    await helper.client(SocketService).listen(notify(a));
     await helper.stop('SIGKILL');
     await helper.start();
     const after = await helper.client(HelperService).health({});
     expect(after.instanceId).not.toBe(before.instanceId);
     expect(after.pinnedPods).toBe(0);
-    const { ticket } = await helper.client(SocketService).listenNotify({ pod: a.ref });
+    const { ticket } = await helper.client(SocketService).listen(notify(a));
     const fd = await helper.claim(ticket?.value ?? new Uint8Array());
     const server = createServer();
     await new Promise<void>((resolve) => server.listen({ fd } as ListenOptions, resolve));

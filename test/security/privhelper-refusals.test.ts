@@ -22,7 +22,7 @@ import { Device, DeviceService } from '../../gen/virtprivsep/privhelper/v1/devic
 import { HelperService } from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
 import { NetworkService } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { PodService, SocketState } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
-import { PodSocket, SocketService } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
+import { PodListener, PodSocket, SocketService } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { run, waitFor } from '../harness/pods/run.js';
 import {
@@ -59,7 +59,7 @@ describe.runIf(isRoot)('what the helper refuses', () => {
         'Connect',
         () => helper.client(SocketService).connect({ pod: ref, socket: PodSocket.LAUNCHER_COMMAND }),
       ],
-      ['ListenNotify', () => helper.client(SocketService).listenNotify({ pod: ref })],
+      ['Listen', () => helper.client(SocketService).listen({ pod: ref, listener: PodListener.NOTIFY })],
       ['Observe', () => helper.client(NetworkService).observe({ pod: ref })],
       ['Apply', () => helper.client(NetworkService).apply({ pod: ref, attachments })],
       ['StatContainerDisk', () => helper.client(StorageService).statContainerDisk({ pod: ref })],
@@ -330,7 +330,9 @@ describe.runIf(isRoot)('what the helper refuses', () => {
       const path = join(a.volume('public'), notifyName);
       symlinkSync(canary, path);
       const before = statSync(canary);
-      expect(await failureOf(helper.client(SocketService).listenNotify({ pod: a.ref }))).toMatchObject({
+      expect(
+        await failureOf(helper.client(SocketService).listen({ pod: a.ref, listener: PodListener.NOTIFY })),
+      ).toMatchObject({
         refused: true,
       });
       expect(lstatSync(path).isSymbolicLink()).toBe(true);

@@ -219,8 +219,8 @@ describe('get_launcher_client', () => {
    */
   const inThePod: Record<string, string> = {
     'isolation detection fails': 'connect',
-    'share dir missing in pod': 'listenNotify',
-    'pipe path is a symlink': 'listenNotify',
+    'share dir missing in pod': 'listen',
+    'pipe path is a symlink': 'listen',
   };
   const notHere = new Set(['proxy: notify server down']);
 

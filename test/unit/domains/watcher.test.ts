@@ -52,7 +52,7 @@ describe('start', () => {
     const starting = start();
     await eventually(() => node.notify.podUids().length === count, 'all listeners', 30_000);
     // Sixteen were under way together, with nothing of the list before them.
-    expect(node.fake.calls.slice(0, 16).every((call) => call.startsWith('listenNotify'))).toBe(true);
+    expect(node.fake.calls.slice(0, 16).every((call) => call.startsWith('listen'))).toBe(true);
     await starting;
     expect(node.store.keys()).toHaveLength(count);
     expect(statusOf('ns/vm7')).toBe('Paused');

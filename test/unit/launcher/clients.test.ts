@@ -27,7 +27,7 @@ describe('get', () => {
     ]);
     expect(new Set(clients).size).toBe(1);
     expect(node.fake.count('connect')).toBe(1);
-    expect(node.fake.count('listenNotify')).toBe(1);
+    expect(node.fake.count('listen')).toBe(1);
     expect(node.recordFiles()).toEqual(['u1']);
     expect(statSync(node.fake.pipe('pod-a')).isSocket()).toBe(true);
   });
@@ -95,11 +95,11 @@ describe('get', () => {
 
   it('AFT-020 REC-041 a pipe that cannot be made ends the connection and keeps the record', async () => {
     await node.launch('pod-a', running);
-    node.fake.fail.set('listenNotify', failure('bind domain-notify-pipe.sock', 'EACCES'));
+    node.fake.fail.set('listen', failure('bind domain-notify-pipe.sock', 'EACCES'));
     await expect(node.clients.get(vmi)).rejects.toThrow('EACCES');
     expect(node.recordFiles()).toEqual(['u1']);
     expect(node.notify.podUids()).toEqual([]);
-    node.fake.fail.delete('listenNotify');
+    node.fake.fail.delete('listen');
     node.advance(1);
     await node.clients.getVerified(vmi);
     expect(node.fake.count('connect')).toBe(2);

@@ -114,14 +114,14 @@ export class FakeHelper implements DescriptorChannel {
             if (!existsSync(path)) throw failure('openat2 launcher-sock', 'ENOENT');
             return { ticket: { value: this.ticket(path), ttlMs: 1000 } };
           },
-          listenNotify: ({ pod }) => {
-            this.note('listenNotify', pod?.podUid);
+          listen: ({ pod }) => {
+            this.note('listen', pod?.podUid);
             const podUid = pod?.podUid ?? '';
             this.pipes.set(podUid, (this.pipes.get(podUid) ?? 0) + 1);
             return { ticket: { value: this.ticket(this.pipe(podUid)), ttlMs: 1000 } };
           },
-          closeNotify: ({ pod }) => {
-            this.note('closeNotify', pod?.podUid);
+          closeListener: ({ pod }) => {
+            this.note('closeListener', pod?.podUid);
             rmSync(this.pipe(pod?.podUid ?? ''), { force: true });
             return { changed: true };
           },

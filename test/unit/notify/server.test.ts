@@ -171,7 +171,7 @@ describe('life', () => {
     node.helper.on('restarted', () => void node.notify.remake());
     await node.fake.kill();
     await node.fake.start();
-    await eventually(() => node.fake.count('listenNotify') === 4, 'both pipes are made again');
+    await eventually(() => node.fake.count('listen') === 4, 'both pipes are made again');
     await eventually(() => existsSync(node.fake.pipe('pod-a')), 'the new pipe is there');
     expect((await fromA.domain('MODIFIED', domainJson(a))).success).toBe(true);
     const again = new LauncherSide(node.fake.pipe('pod-a'));

@@ -1,5 +1,8 @@
 /** Stand-ins for the addon and for what surrounds an operation. */
+import { Code } from '@connectrpc/connect';
+import { expect } from 'vitest';
 import type { InotifyEvent, Launcher, Native, NativeError, PodState } from '../../../native/binding.js';
+import { CallFailure } from '../../../privhelper/failure.js';
 import { Invocation } from '../../../privhelper/invocation.js';
 import type { PodRef } from '../../../privhelper/policy/check.js';
 
@@ -13,6 +16,22 @@ export const agent = { pid: 4242, uid: 65531, gid: 65531 };
 export function nativeError(code: string, more: Partial<NativeError> = {}): NativeError {
   const facts = { code, errno: 1, operation: 'fake operation', refused: false, unchanged: true, ...more };
   return Object.assign(new Error(code), facts);
+}
+
+/** The field that a check refuses; undefined when it passes. */
+export function refusedField(check: () => unknown): string | undefined {
+  try {
+    check();
+    return undefined;
+  } catch (error) {
+    expect(error).toBeInstanceOf(CallFailure);
+    const failure = error as CallFailure;
+    expect(failure.code).toBe(Code.InvalidArgument);
+    expect(failure.refused).toBe(true);
+    expect(failure.unchanged).toBe(true);
+    expect(failure.message).toContain(failure.field);
+    return failure.field;
+  }
 }
 
 export const emptyState: PodState = {

@@ -3,6 +3,7 @@ import { describe, expect, it, vi } from 'vitest';
 import { ClaimOutcome, Device } from '../../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { ApplyRequestSchema } from '../../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { PodService } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import { ListenRequestSchema, PodListener } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import type { Native } from '../../../native/binding.js';
 import { declaredBy } from '../../../privhelper/declarations.js';
 import { Tickets } from '../../../privhelper/descriptors/tickets.js';
@@ -10,13 +11,14 @@ import type { Helper } from '../../../privhelper/helper.js';
 import { claim } from '../../../privhelper/operations/device.js';
 import { apply } from '../../../privhelper/operations/network.js';
 import { release } from '../../../privhelper/operations/pod.js';
-import { closeNotify, connect, listenNotify } from '../../../privhelper/operations/socket.js';
+import { closeListener, connect, connectAttachment, listen } from '../../../privhelper/operations/socket.js';
 import { mountContainerDisk, unmountContainerDisks } from '../../../privhelper/operations/storage.js';
 import type { MountRecords } from '../../../privhelper/pods/records.js';
 import { PodRegistry } from '../../../privhelper/pods/registry.js';
 import { apply as applyCheck } from '../../../privhelper/policy/network.js';
 import { createPolicy } from '../../../privhelper/policy/policy.js';
-import { FakeLaunchers, fakeNative, invocation, nativeError, podA, refA } from './fakes.js';
+import { listener as listenerCheck } from '../../../privhelper/policy/sockets.js';
+import { FakeLaunchers, fakeNative, invocation, nativeError, podA, podB, refA, vmiA } from './fakes.js';
 
 function setUp(methods: Partial<Native>) {
   const launchers = new FakeLaunchers();
@@ -36,7 +38,7 @@ function setUp(methods: Partial<Native>) {
     limit: 4,
     ttlMs: 5000,
     close: (fd) => native.close(fd),
-    random: (n) => new Uint8Array(n),
+    random: (n) => new Uint8Array(n).fill(tickets.size),
   });
   const identify = declaredBy(PodService.method.identify);
   const pods = new PodRegistry({ native, podsDir: 3, policy, identify, onExit: () => undefined });
@@ -44,21 +46,39 @@ function setUp(methods: Partial<Native>) {
   return { helper: helper as unknown as Helper, launchers, steps, recorded, tickets };
 }
 
+/** The checked request about a listener. */
+const named = (listener: PodListener) =>
+  listenerCheck.parse(createPolicy(), create(ListenRequestSchema, { pod: refA, listener }));
+const notify = named(PodListener.NOTIFY);
+
 describe('sockets', () => {
   it('answers a connected socket as a ticket for the caller', async () => {
     const connectSocket = vi.fn(async () => 55);
     const { helper, tickets } = setUp({ connectSocket });
     const caller = invocation();
-    const { ticket } = await connect(helper, caller, { ...refA, volume: 'sockets', name: 'launcher-sock' });
+    const entry = { volume: 'sockets', path: ['launcher-sock'] } as const;
+    const { ticket } = await connect(helper, caller, { ...refA, entry, listener: 'launcher' });
     expect(tickets.redeem(ticket?.value ?? new Uint8Array(), caller.peer).fd).toBe(55);
-    expect(connectSocket).toHaveBeenCalledWith(
-      expect.anything(),
-      3,
-      podA,
-      'sockets',
-      'launcher-sock',
-      expect.objectContaining({ pidfd: 100 }),
-    );
+    const launcher = expect.objectContaining({ pidfd: 100 });
+    expect(connectSocket).toHaveBeenLastCalledWith(expect.anything(), 3, podA, entry, launcher);
+    await connect(helper, caller, { ...refA, entry, listener: 'pod' });
+    expect(connectSocket).toHaveBeenLastCalledWith(expect.anything(), 3, podA, entry, null);
+  });
+
+  it('keeps an attachment pod with its launcher pod only once it has answered', async () => {
+    const connectNow = vi.fn(async () => 56);
+    const { helper } = setUp({ connectAttachment: connectNow });
+    const attachment = { ...refA, attachmentPodUid: 'at' };
+    connectNow.mockRejectedValueOnce(nativeError('ENOENT'));
+    await expect(connectAttachment(helper, invocation(), attachment)).rejects.toThrow('ENOENT');
+    expect(() => helper.pods.checkAttachment(podB, 'at')).not.toThrow();
+    const { ticket } = await connectAttachment(helper, invocation(), attachment);
+    expect(helper.tickets.redeem(ticket?.value ?? new Uint8Array(), invocation().peer)).toMatchObject({
+      fd: 56,
+      owner: { podUid: podA },
+    });
+    expect(connectNow).toHaveBeenLastCalledWith(expect.anything(), 3, 'at');
+    expect(() => helper.pods.checkAttachment(podB, 'at')).toThrow('another launcher pod');
   });
 
   it.each([
@@ -68,32 +88,40 @@ describe('sockets', () => {
     const listenSocket = vi.fn(async () => ({ fd: 60, dev: 1n, ino: 2n }));
     const { helper, launchers } = setUp({ listenSocket });
     launchers.uid = launcherUid;
-    await listenNotify(helper, invocation(), refA);
+    await listen(helper, invocation(), notify);
     expect(listenSocket).toHaveBeenCalledWith(
       expect.anything(),
       3,
       podA,
-      'public',
-      'domain-notify-pipe.sock',
+      { volume: 'public', path: ['domain-notify-pipe.sock'] },
       owner,
       owner,
     );
   });
 
+  it('MIG-005 gives migration sockets to the user of QEMU also where the launcher is root', async () => {
+    const listenSocket = vi.fn(async () => ({ fd: 60, dev: 1n, ino: 2n }));
+    const { helper, launchers } = setUp({ listenSocket });
+    launchers.uid = 0;
+    await listen(helper, invocation(), named(PodListener.MIGRATION_MEMORY));
+    const path = ['migrationproxy', `${vmiA}-49152-source.sock`];
+    const entry = { volume: 'public', path };
+    expect(listenSocket).toHaveBeenCalledWith(expect.anything(), 3, podA, entry, 107, 107);
+  });
+
   it('WIRE-009 unlinks only the notify socket that it made, and closing twice is harmless', async () => {
     const unlinkSocket = vi.fn(async () => true);
     const { helper } = setUp({ listenSocket: async () => ({ fd: 60, dev: 1n, ino: 2n }), unlinkSocket });
-    expect(await closeNotify(helper, invocation(), refA)).toEqual({ changed: false });
-    await listenNotify(helper, invocation(), refA);
-    expect(await closeNotify(helper, invocation(), refA)).toEqual({ changed: true });
-    expect(await closeNotify(helper, invocation(), refA)).toEqual({ changed: false });
+    expect(await closeListener(helper, invocation(), notify)).toEqual({ changed: false });
+    await listen(helper, invocation(), notify);
+    expect(await closeListener(helper, invocation(), notify)).toEqual({ changed: true });
+    expect(await closeListener(helper, invocation(), notify)).toEqual({ changed: false });
     expect(unlinkSocket).toHaveBeenCalledExactlyOnceWith(
       expect.anything(),
       3,
       podA,
-      'public',
-      'domain-notify-pipe.sock',
-      { dev: 1n, ino: 2n },
+      { volume: 'public', path: ['domain-notify-pipe.sock'] },
+      expect.objectContaining({ dev: 1n, ino: 2n }),
     );
   });
 
@@ -102,10 +130,13 @@ describe('sockets', () => {
       listenSocket: async () => ({ fd: 60, dev: 1n, ino: 2n }),
       unlinkSocket: () => Promise.reject(nativeError('ENOENT')),
     });
-    await listenNotify(helper, invocation(), refA);
+    await listen(helper, invocation(), notify);
+    await listen(helper, invocation(), named(PodListener.MIGRATION_CONTROL));
+    expect(helper.pods.listeners(podA)).toHaveLength(2);
     expect(await release(helper, invocation(), refA)).toEqual({ changed: true });
+    expect(helper.pods.listeners(podA)).toEqual([]);
     expect(tickets.size).toBe(0);
-    expect(launchers.closed).toEqual([60, 101, 102]);
+    expect(launchers.closed).toEqual([60, 60, 101, 102]);
     expect(await release(helper, invocation(), refA)).toEqual({ changed: false });
   });
 });

@@ -1,5 +1,4 @@
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
-import { Code } from '@connectrpc/connect';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { ClaimRequestSchema, Device } from '../../../gen/virtprivsep/privhelper/v1/device_pb.js';
@@ -9,38 +8,14 @@ import {
   Protocol,
 } from '../../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { IdentifyRequestSchema } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
-import { ConnectRequestSchema, PodSocket } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { MountContainerDiskRequestSchema } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
-import { CallFailure } from '../../../privhelper/failure.js';
 import type { PodRef } from '../../../privhelper/policy/check.js';
 import { apply } from '../../../privhelper/policy/network.js';
 import { createPolicy } from '../../../privhelper/policy/policy.js';
-import {
-  claim,
-  connect,
-  mountContainerDisk,
-  podOnly,
-  podUid as stat,
-} from '../../../privhelper/policy/requests.js';
-import { podA, refA } from './fakes.js';
+import { claim, mountContainerDisk, podOnly, podUid as stat } from '../../../privhelper/policy/requests.js';
+import { podA, refA, refusedField } from './fakes.js';
 
 const policy = createPolicy();
-
-/** The field that a check refuses; undefined when it passes. */
-function refusedField(check: () => unknown): string | undefined {
-  try {
-    check();
-    return undefined;
-  } catch (error) {
-    expect(error).toBeInstanceOf(CallFailure);
-    const failure = error as CallFailure;
-    expect(failure.code).toBe(Code.InvalidArgument);
-    expect(failure.refused).toBe(true);
-    expect(failure.unchanged).toBe(true);
-    expect(failure.message).toContain(failure.field);
-    return failure.field;
-  }
-}
 
 describe('policy', () => {
   it('refuses a setting outside its bound, naming it', () => {
@@ -88,14 +63,6 @@ describe('pod references', () => {
 });
 
 describe('named things', () => {
-  it('knows one socket and derives volume and name itself', () => {
-    const parse = (socket: PodSocket) =>
-      connect.parse(policy, create(ConnectRequestSchema, { pod: refA, socket }));
-    expect(parse(PodSocket.LAUNCHER_COMMAND)).toEqual({ ...refA, volume: 'sockets', name: 'launcher-sock' });
-    expect(refusedField(() => parse(PodSocket.UNSPECIFIED))).toBe('socket');
-    expect(refusedField(() => parse(77 as PodSocket))).toBe('socket');
-  });
-
   it('bounds volume index and image path', () => {
     const parse = (volumeIndex: number, imagePath = '') =>
       mountContainerDisk.parse(

@@ -67,6 +67,26 @@ describe('pod registry', () => {
     expect(await code(use(other))).toBeUndefined();
   });
 
+  it('keeps attachment pods with the launcher pod that named them first, while its launcher lives', async () => {
+    const { launchers, registry, use } = setUp({ maxAttachmentPods: 2 });
+    const { launcher } = await use();
+    await use({ podUid: podB, vmiUid: vmiB });
+    const attach = (podUid: string, attachmentPodUid: string) =>
+      code(registry.withAttachment({ podUid, attachmentPodUid }, async () => undefined));
+    expect(await attach(podA, 'one')).toBeUndefined();
+    expect(await attach(podA, 'one')).toBeUndefined();
+    expect(await attach(podB, 'one')).toBe(Code.PermissionDenied);
+    expect(await attach(podA, podB)).toBe(Code.PermissionDenied);
+    expect(await attach(podA, 'two')).toBeUndefined();
+    expect(await attach(podA, 'three')).toBe(Code.ResourceExhausted);
+    registry.forget('two');
+    expect(await attach(podA, 'three')).toBeUndefined();
+    registry.release(podA);
+    expect(await attach(podB, 'one')).toBe(Code.PermissionDenied);
+    launchers.exit(launcher.pidfd);
+    expect(await attach(podB, 'one')).toBeUndefined();
+  });
+
   it('lets one pod be released and identified again for the same VMI', async () => {
     const { launchers, registry, use } = setUp();
     const first = await use();
