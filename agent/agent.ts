@@ -2,7 +2,6 @@
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import {
-  HostFacts,
   NoBackupTrackers,
   NoDownwardMetrics,
   NoMigrationProxy,
@@ -38,6 +37,7 @@ import { runWorkers } from './kube/workers.js';
 import { WorkQueue } from './kube/workqueue.js';
 import { LauncherClients } from './launcher/clients.js';
 import { LauncherConnections } from './launcher/connections.js';
+import { PodFacts } from './launcher/pod-facts.js';
 import { podUidOfSocket } from './launcher/sockets.js';
 import type { Logger } from './log/log.js';
 import { RegistryLoopMetrics } from './metrics/loop-metrics.js';
@@ -225,7 +225,7 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
     downwardMetrics: new NoDownwardMetrics(),
     migrationProxy: new NoMigrationProxy(),
     hooks: new NoNodeHooks(),
-    facts: new HostFacts(),
+    facts: new PodFacts(helper),
     backupTrackers: new NoBackupTrackers(),
     api: new VmiClient(rest),
     events,

@@ -31,6 +31,7 @@ import * as pod from './operations/pod.js';
 import * as socket from './operations/socket.js';
 import * as storage from './operations/storage.js';
 import type { Check, Named } from './policy/check.js';
+import * as imageCheck from './policy/images.js';
 import * as networkCheck from './policy/network.js';
 import * as check from './policy/requests.js';
 import * as socketCheck from './policy/sockets.js';
@@ -68,11 +69,18 @@ export const table = [
     storage.mountContainerDisk,
   ),
   unary(
+    StorageService.method.openContainerDisk,
+    imageCheck.openContainerDisk,
+    'launcher',
+    storage.openContainerDisk,
+  ),
+  unary(
     StorageService.method.unmountContainerDisks,
     check.podOnly,
     'launcher or record',
     storage.unmountContainerDisks,
   ),
+  unary(StorageService.method.statIso, imageCheck.statIso, 'launcher', storage.statIso),
 
   unary(DeviceService.method.claim, check.claim, 'launcher', device.claim),
 ] as const;

@@ -2,15 +2,8 @@
  * The areas that this version does not have. A VMI that needs one gets an error that names it; every other
  * VMI is served as if the area were there and idle.
  */
-import { readFileSync } from 'node:fs';
 import type { Vmi } from '../api/vmi.js';
-import type {
-  DownwardMetrics,
-  Hypervisor,
-  LauncherFacts,
-  MigrationProxy,
-  NodeHooks,
-} from '../reconcile/ports.js';
+import type { DownwardMetrics, Hypervisor, MigrationProxy, NodeHooks } from '../reconcile/ports.js';
 import type { BackupTrackers } from '../reconcile/status/pass.js';
 
 /** Thrown for a VMI that asks for what this version does not do. */
@@ -67,32 +60,4 @@ export class NoBackupTrackers implements BackupTrackers {
   }
 
   async requireRedefinition(): Promise<void> {}
-}
-
-/** What can be known of a launcher's pod without the helper's eyes. */
-export class HostFacts implements LauncherFacts {
-  readonly #selinux: boolean;
-
-  constructor() {
-    this.#selinux = hasSelinuxLabel();
-  }
-
-  /** "none" where SELinux is not active; otherwise unknown, and the status field stays as it is. */
-  async selinuxContext(): Promise<string | undefined> {
-    return this.#selinux ? undefined : 'none';
-  }
-
-  async isoSize(): Promise<number | undefined> {
-    return undefined;
-  }
-}
-
-/** selinuxfs may be there on a kernel that labels nothing, so the own label decides. */
-function hasSelinuxLabel(): boolean {
-  try {
-    readFileSync('/sys/fs/selinux/enforce');
-    return readFileSync('/proc/self/attr/current', 'utf8').replace(/[\0\n]+$/, '') !== '';
-  } catch {
-    return false; // no selinuxfs, or EINVAL/EOPNOTSUPP for the label: not active
-  }
 }

@@ -7,6 +7,8 @@ export interface DescriptorChannel {
   connected(ticket: Uint8Array): Promise<Socket>;
   /** What `net.Server.listen` takes to serve the listening socket. */
   listening(ticket: Uint8Array): Promise<ListenOptions>;
+  /** A descriptor of a file, which the caller closes. */
+  file(ticket: Uint8Array): Promise<number>;
 }
 
 /** The descriptor channel beside the helper's socket (SEQPACKET, SCM_RIGHTS; see unix(7)). */
@@ -18,14 +20,14 @@ export class NativeDescriptorChannel implements DescriptorChannel {
   ) {}
 
   async connected(ticket: Uint8Array): Promise<Socket> {
-    return new Socket({ fd: await this.claim(ticket), readable: true, writable: true });
+    return new Socket({ fd: await this.file(ticket), readable: true, writable: true });
   }
 
   async listening(ticket: Uint8Array): Promise<ListenOptions> {
-    return { fd: await this.claim(ticket) } as ListenOptions;
+    return { fd: await this.file(ticket) } as ListenOptions;
   }
 
-  private claim(ticket: Uint8Array): Promise<number> {
+  file(ticket: Uint8Array): Promise<number> {
     return this.native.claimDescriptor(this.path, ticket, this.timeoutMs);
   }
 }

@@ -29,7 +29,12 @@ import {
   PodSocket,
   SocketService,
 } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
-import { type ContainerDiskState, StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
+import {
+  type ContainerDiskState,
+  type OpenContainerDiskRequestSchema,
+  type StatIsoRequestSchema,
+  StorageService,
+} from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import type { PodRef } from '../api/pod-ref.js';
 import type { DescriptorChannel } from './descriptors.js';
 import { HelperError, isUnprocessed, toHelperError } from './errors.js';
@@ -176,6 +181,20 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
     const request = { pod, volumeIndex, imagePath };
     const method = StorageService.method.mountContainerDisk;
     return (await this.call(method, (options) => this.storage.mountContainerDisk(request, options))).changed;
+  }
+
+  /** Descriptor of an image, open for reading. The caller closes it. */
+  async openContainerDisk(request: MessageInitShape<typeof OpenContainerDiskRequestSchema>): Promise<number> {
+    const method = StorageService.method.openContainerDisk;
+    const { ticket } = await this.call(method, (options) => this.storage.openContainerDisk(request, options));
+    return this.redeem(method, ticket?.value, (value) => this.descriptors.file(value));
+  }
+
+  /** Bytes. */
+  async statIso(request: MessageInitShape<typeof StatIsoRequestSchema>): Promise<bigint> {
+    return (
+      await this.call(StorageService.method.statIso, (options) => this.storage.statIso(request, options))
+    ).size;
   }
 
   async unmountContainerDisks(pod: PodRef): Promise<boolean> {

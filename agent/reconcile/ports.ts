@@ -6,6 +6,7 @@
 import type { VirtualMachineOptions } from '../../gen/kubevirt/cmd/v1/cmd_pb.js';
 import type { Domain } from '../api/domain.js';
 import type { Vmi, VmiRef } from '../api/vmi.js';
+import type { Iso } from './status/iso-size.js';
 
 /** Connection to one launcher. Every call has a deadline and throws a LauncherError. */
 export interface LauncherClient {
@@ -175,8 +176,8 @@ export interface NodeHooks {
 export interface LauncherFacts {
   /** "none" without SELinux; undefined when it could not be read. */
   selinuxContext(vmi: Vmi): Promise<string | undefined>;
-  /** Bytes, undefined when it could not be read. */
-  isoSize(vmi: Vmi, podUid: string, path: string): Promise<number | undefined>;
+  /** Bytes. Throws when it could not be read. */
+  isoSize(vmi: Vmi, podUid: string, iso: Iso): Promise<number>;
 }
 
 export interface VmiApi {

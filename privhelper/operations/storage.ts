@@ -3,13 +3,16 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import {
   ContainerDiskState,
   type MountContainerDiskResponseSchema,
+  type OpenContainerDiskResponseSchema,
   type StatContainerDiskResponseSchema,
+  type StatIsoResponseSchema,
   type UnmountContainerDisksResponseSchema,
 } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import type { ContainerDiskState as NativeState } from '../../native/binding.js';
 import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
 import type { PodRef } from '../policy/check.js';
+import type { ImageRef, IsoRef } from '../policy/images.js';
 import type { ContainerDiskMount, VolumeRef } from '../policy/requests.js';
 
 const states: Readonly<Record<NativeState, ContainerDiskState>> = {
@@ -51,6 +54,29 @@ export function mountContainerDisk(
       ),
     };
   });
+}
+
+export function openContainerDisk(
+  { native, podsDir, pods, tickets }: Helper,
+  invocation: Invocation,
+  image: ImageRef,
+): Promise<MessageInitShape<typeof OpenContainerDiskResponseSchema>> {
+  return pods.withLauncher(invocation, image, async (launcher) => {
+    const { podUid, volumeIndex, imagePath } = image;
+    const { call } = invocation;
+    const fd = await native.openContainerDisk(call, podsDir, podUid, launcher, volumeIndex, imagePath);
+    return { ticket: tickets.issue(fd, invocation.ticketOwner(image)) };
+  });
+}
+
+export function statIso(
+  { native, podsDir, pods }: Helper,
+  invocation: Invocation,
+  { podUid, vmiUid, entry }: IsoRef,
+): Promise<MessageInitShape<typeof StatIsoResponseSchema>> {
+  return pods.withLauncher(invocation, { podUid, vmiUid }, async () => ({
+    size: await native.volumeFileSize(invocation.call, podsDir, podUid, entry),
+  }));
 }
 
 /**

@@ -3,6 +3,7 @@ import { malformed } from '../failure.js';
 
 const uuid = /^[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}$/;
 const dnsLabel = /^[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?$/;
+const dnsSubdomain = /^[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*$/;
 const linkName = /^[A-Za-z0-9._-]{1,15}$/;
 const macAddress = /^(?:[0-9a-f]{2}:){5}[0-9a-f]{2}$/;
 
@@ -19,6 +20,12 @@ export function uuidField(field: string, value: string): string {
 /** A DNS label (RFC 1123) of at most 63 characters. */
 export function dnsLabelField(field: string, value: string): string {
   if (!dnsLabel.test(value)) throw malformed(field, 'not a DNS label');
+  return value;
+}
+
+/** A DNS subdomain (RFC 1123): labels with dots between them, at most 253 characters. */
+export function dnsSubdomainField(field: string, value: string): string {
+  if (value.length > 253 || !dnsSubdomain.test(value)) throw malformed(field, 'not a DNS subdomain');
   return value;
 }
 

@@ -30,6 +30,7 @@ const paths: DescriptorChannel = {
     await rm(path, { force: true });
     return { path };
   },
+  file: () => Promise.reject(new Error('no files here')),
 };
 
 const stop = new AbortController();

@@ -1,4 +1,14 @@
-import { mkdtempSync, rmSync, statSync } from 'node:fs';
+import { once } from 'node:events';
+import {
+  closeSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { connect, Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -14,9 +24,11 @@ import { LauncherPods } from '../../agent/helper/launcher-pods.js';
 import { systemTimers } from '../../agent/kube/timers.js';
 import { LauncherClients } from '../../agent/launcher/clients.js';
 import { LauncherConnections } from '../../agent/launcher/connections.js';
+import { PodFacts } from '../../agent/launcher/pod-facts.js';
 import { createLogger } from '../../agent/log/log.js';
 import { NotifyServer } from '../../agent/notify/server.js';
 import { VirtualMachineOptionsSchema } from '../../gen/kubevirt/cmd/v1/cmd_pb.js';
+import { PodListener, PodSocket } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { startLauncher } from '../harness/launcher/start.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
 import type { Pod } from '../harness/pods/pod.js';
@@ -62,6 +74,7 @@ describe.runIf(process.getuid?.() === 0)('helper, launcher and the agent’s sid
       connected: async (ticket) =>
         new Socket({ fd: await process_.claim(ticket), readable: true, writable: true }),
       listening: async (ticket) => ({ fd: await process_.claim(ticket) }) as object,
+      file: (ticket) => process_.claim(ticket),
     });
     pods = new LauncherPods({ helper, log, recheckIntervalMs: 60_000 });
     following = pods.run(stopping.signal);
@@ -97,7 +110,14 @@ describe.runIf(process.getuid?.() === 0)('helper, launcher and the agent’s sid
     });
     await watcher.start(AbortSignal.timeout(deadlineMs));
 
-    pod = await node.createPod({ name: 'virt-launcher-vm1-abcde', vmiUid: ref.uid, podIP: '10.244.2.5' });
+    const image = join(node.root, 'disk.raw');
+    writeFileSync(image, 'image');
+    pod = await node.createPod({
+      name: 'virt-launcher-vm1-abcde',
+      vmiUid: ref.uid,
+      podIP: '10.244.2.5',
+      containerDisks: [{ index: 0, image }],
+    });
     await startLauncher(pod, { namespace: ref.namespace, name: ref.name, vmiUid: ref.uid, machine: 'fake' });
     vmi = {
       kind: 'VirtualMachineInstance',
@@ -128,6 +148,40 @@ describe.runIf(process.getuid?.() === 0)('helper, launcher and the agent’s sid
     await client.syncVirtualMachine(vmi, create(VirtualMachineOptionsSchema));
     await waitFor('Running', deadlineMs, () => store.get('default/vm1')?.Status.Status === 'Running');
     expect((await client.getDomain())?.Spec.Metadata.KubeVirt.UID).toBe(ref.uid);
+  });
+
+  it('sockets, listeners and images of the pod come to the agent as descriptors', async () => {
+    const named = { podUid: pod.uid, vmiUid: ref.uid };
+    const disk = await helper.connect({ pod: named, socket: PodSocket.CONTAINER_DISK, index: 0 });
+    // The container-disk process takes a connection and ends it.
+    disk.resume();
+    await once(disk, 'close');
+    await expect(helper.connectAttachment(named, ref.uid)).rejects.toMatchObject({ errnoName: 'ENOENT' });
+
+    const listener = PodListener.MIGRATION_CONTROL;
+    const path = join(pod.emptyDir('public'), `migrationproxy/${ref.uid}-source.sock`);
+    const { fd } = (await helper.listen(named, listener)) as { fd: number };
+    expect(statSync(path).isSocket()).toBe(true);
+    expect(await helper.closeListener(named, listener)).toBe(true);
+    expect(existsSync(path)).toBe(false);
+    closeSync(fd);
+
+    const file = await helper.openContainerDisk({
+      pod: named,
+      container: { case: 'volumeIndex', value: 0 },
+    });
+    expect(readFileSync(file, 'utf8')).toBe('image');
+    closeSync(file);
+  });
+
+  it('REC-036 the size of an ISO image is the one that the launcher made it of', async () => {
+    const facts = new PodFacts(helper);
+    const iso = { case: 'secretVolume', value: 'vol' } as const;
+    await expect(facts.isoSize(vmi, pod.uid, iso)).rejects.toMatchObject({ errnoName: 'ENOENT' });
+    const directory = join(pod.emptyDir('private'), 'secret-disks');
+    mkdirSync(directory, { mode: 0o700 });
+    writeFileSync(join(directory, 'vol.iso'), Buffer.alloc(378_880), { mode: 0o600 });
+    expect(await facts.isoSize(vmi, pod.uid, iso)).toBe(378_880);
   });
 
   it('REC-047 a killed helper disturbs nothing, and after its return all pipes are made again', async () => {

@@ -365,7 +365,7 @@ export class ModelAgent {
       downwardMetrics: { startServer: nothing, stopServer: () => {} },
       migrationProxy: { stopTargetListener: () => {}, stopSourceListener: () => {} },
       hooks: { present: false, call: nothing },
-      facts: { selinuxContext: async () => 'none', isoSize: async () => undefined },
+      facts: { selinuxContext: async () => 'none', isoSize: () => Promise.reject(new Error('no ISO here')) },
       backupTrackers: { list: () => [], requireRedefinition: nothing },
       api: new VmiClient({
         update: (resource, namespace, name, body) =>

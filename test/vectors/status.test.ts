@@ -1,3 +1,4 @@
+import { create } from '@bufbuild/protobuf';
 import { describe, expect, it } from 'vitest';
 import { parseClusterConfig } from '../../agent/cluster/config.js';
 import type { JsonValue } from '../../agent/json/lossless.js';
@@ -10,13 +11,17 @@ import { type Condition, conditionsOf, updateCondition } from '../../agent/recon
 import { fsFreezeStatus, machine } from '../../agent/reconcile/status/domain-fields.js';
 import { commandObstacle } from '../../agent/reconcile/status/guest-agent.js';
 import { guestOsInfo } from '../../agent/reconcile/status/guest-os-info.js';
-import { isoPath } from '../../agent/reconcile/status/iso-size.js';
+import { type Iso, isoOf } from '../../agent/reconcile/status/iso-size.js';
 import { liveMigratable, migratability } from '../../agent/reconcile/status/live-migratable.js';
 import { libvirtQuantity, memory } from '../../agent/reconcile/status/memory.js';
 import { networkObstacle } from '../../agent/reconcile/status/network-migratable.js';
 import type { StatusEvent, StatusPorts, StatusSettings } from '../../agent/reconcile/status/pass.js';
 import { paused } from '../../agent/reconcile/status/paused.js';
 import { softwareEmulation } from '../../agent/reconcile/status/software-emulation.js';
+import { StatIsoRequestSchema } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
+import type { PodVolume } from '../../native/binding.js';
+import { statIso } from '../../privhelper/policy/images.js';
+import { createPolicy } from '../../privhelper/policy/policy.js';
 import { fakePorts } from '../unit/status/fakes.js';
 import { loadVectors } from './load.js';
 import { domainOf, type JsonObject as Json, vmiOf } from './objects.js';
@@ -155,13 +160,27 @@ describe('guest-agent-supported', () => {
 });
 
 describe('iso-guest-volume-path', () => {
+  const mountPoints: Partial<Record<PodVolume, string>> = {
+    'ephemeral-disks': '/var/run/kubevirt-ephemeral-disks',
+    private: '/var/run/kubevirt-private',
+  };
+  const uid = '11111111-1111-4111-8111-111111111111';
+
+  /** Where the launcher has what the helper looks at for the agent's question. */
+  function isoPathInLauncher(iso: Iso): string {
+    const request = create(StatIsoRequestSchema, { pod: { podUid: uid, vmiUid: uid }, iso });
+    const { volume, path } = statIso.parse(createPolicy(), request).entry;
+    return [mountPoints[volume], ...path].join('/');
+  }
+
   it.each(
     loadVectors<{ namespace: string; name: string; volume: { name: string } }, string>(
       'reconcile',
       'iso-guest-volume-path',
     ),
   )('REC-036 $name', ({ input, expected }) => {
-    expect(isoPath(input.namespace, input.name, input.volume) ?? '').toBe(expected);
+    const iso = isoOf(input.namespace, input.name, input.volume);
+    expect(iso === undefined ? '' : isoPathInLauncher(iso)).toBe(expected);
   });
 });
 

@@ -13,7 +13,7 @@ import { type Condition, conditionsOf } from './conditions.js';
 import { fsFreezeStatus, machine, selinuxContext } from './domain-fields.js';
 import { agentConnected, agentSupported, guestAgentObstacle, isAgentConnected } from './guest-agent.js';
 import { guestOsInfo } from './guest-os-info.js';
-import { isoPath } from './iso-size.js';
+import { isoOf } from './iso-size.js';
 import { liveMigratable } from './live-migratable.js';
 import { memory } from './memory.js';
 import type { StatusEvent, StatusInput, StatusPorts, StatusResult, StatusSettings } from './pass.js';
@@ -75,13 +75,15 @@ async function setIsoSizes(vmi: Vmi, ports: StatusPorts): Promise<void> {
   }
   for (const disk of vmi.spec.domain?.devices?.disks ?? []) {
     const volume = vmi.spec.volumes?.find(({ name }) => name === disk.name);
-    const path = volume && isoPath(vmi.metadata.namespace, vmi.metadata.name, volume);
+    const iso = volume && isoOf(vmi.metadata.namespace, vmi.metadata.name, volume);
     const entry = entries.find(({ name }) => name === disk.name);
-    if (path === undefined || entry === undefined) continue;
-    const size = await ports.facts.isoSize(vmi, podUid, path);
-    if (size === undefined)
-      log.warning(`size of ISO volume ${disk.name} stays unknown: ${path} not readable`);
-    else entry.size = size;
+    // An image keeps its size: a migration's target makes it of the size that stands here.
+    if (iso === undefined || entry === undefined || entry.size) continue;
+    try {
+      entry.size = await ports.facts.isoSize(vmi, podUid, iso);
+    } catch (error) {
+      log.warning(`size of ISO volume ${disk.name} stays unknown`, error);
+    }
   }
 }
 

@@ -1,20 +1,29 @@
-/** Where a launcher keeps the ISO images that it made (KubeVirt IsoGuestVolumePath). */
+/** Which volumes are ISO images of the launcher's making (KubeVirt IsoGuestVolumePath). */
 import type { VmiSpec } from '../../api/vmi.js';
 
 type Volume = NonNullable<VmiSpec['volumes']>[number];
 
-const ephemeral = '/var/run/kubevirt-ephemeral-disks';
-const generated = '/var/run/kubevirt-private';
+/** An ISO image by what it is made of; the values name VMI or volume. */
+export type Iso =
+  | {
+      readonly case: 'cloudInitNoCloud' | 'cloudInitConfigDrive';
+      readonly value: { readonly namespace: string; readonly vmiName: string };
+    }
+  | {
+      readonly case: 'configMapVolume' | 'downwardApiVolume' | 'secretVolume' | 'sysprepVolume';
+      readonly value: string;
+    }
+  | { readonly case: 'serviceAccount'; readonly value: Record<string, never> };
 
-/** Path in the launcher; undefined for a volume that is no ISO of the launcher's making. */
-export function isoPath(namespace: string, vmiName: string, volume: Volume): string | undefined {
-  const cloudInit = `${ephemeral}/cloud-init-data/${namespace}/${vmiName}`;
-  if (volume.cloudInitNoCloud) return `${cloudInit}/noCloud.iso`;
-  if (volume.cloudInitConfigDrive) return `${cloudInit}/configdrive.iso`;
-  if (volume.configMap) return `${generated}/config-map-disks/${volume.name}.iso`;
-  if (volume.downwardAPI) return `${generated}/downwardapi-disks/${volume.name}.iso`;
-  if (volume.secret) return `${generated}/secret-disks/${volume.name}.iso`;
-  if (volume.serviceAccount) return `${generated}/service-account-disk/service-account.iso`;
-  if (volume.sysprep) return `${generated}/sysprep-disks/${volume.name}.iso`;
+/** Undefined for a volume that is no ISO of the launcher's making. */
+export function isoOf(namespace: string, vmiName: string, volume: Volume): Iso | undefined {
+  const vmi = { namespace, vmiName };
+  if (volume.cloudInitNoCloud) return { case: 'cloudInitNoCloud', value: vmi };
+  if (volume.cloudInitConfigDrive) return { case: 'cloudInitConfigDrive', value: vmi };
+  if (volume.configMap) return { case: 'configMapVolume', value: volume.name };
+  if (volume.downwardAPI) return { case: 'downwardApiVolume', value: volume.name };
+  if (volume.secret) return { case: 'secretVolume', value: volume.name };
+  if (volume.serviceAccount) return { case: 'serviceAccount', value: {} };
+  if (volume.sysprep) return { case: 'sysprepVolume', value: volume.name };
   return undefined;
 }

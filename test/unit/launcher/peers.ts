@@ -203,6 +203,10 @@ export class FakeHelper implements DescriptorChannel {
     });
   }
 
+  async file(): Promise<number> {
+    throw new Error('no files here');
+  }
+
   async listening(ticket: Uint8Array): Promise<ListenOptions> {
     return { path: this.redeem(ticket) };
   }

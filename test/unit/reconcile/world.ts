@@ -282,7 +282,10 @@ export class World {
           record(`nodeHook.${point}`, `${point}HookError`);
         },
       },
-      facts: { selinuxContext: async () => undefined, isoSize: async () => undefined },
+      facts: {
+        selinuxContext: async () => undefined,
+        isoSize: () => Promise.reject(new Error('no ISO here')),
+      },
       backupTrackers: { list: () => [], requireRedefinition: async () => {} },
       api: {
         update: async (vmi) => {

@@ -3,6 +3,7 @@ import type { Vmi } from '../../../agent/api/vmi.js';
 import { parseClusterConfig } from '../../../agent/cluster/config.js';
 import { readDomain } from '../../../agent/domains/domain-json.js';
 import { applyStatusRules } from '../../../agent/reconcile/status/apply.js';
+import type { Iso } from '../../../agent/reconcile/status/iso-size.js';
 import type { StatusPorts, StatusSettings } from '../../../agent/reconcile/status/pass.js';
 import { fakePorts } from './fakes.js';
 
@@ -58,24 +59,28 @@ describe('applyStatusRules', () => {
         { name: 'root', target: '' },
       ],
     };
-    const asked: string[] = [];
+    const asked: unknown[] = [];
     const facts = {
       selinuxContext: async () => undefined,
-      isoSize: async (_vmi: Vmi, pod: string, path: string) => {
-        asked.push(`${pod} ${path}`);
+      isoSize: async (_vmi: Vmi, pod: string, iso: Iso) => {
+        asked.push([pod, iso]);
         return 1024;
       },
     };
     const { vmi: running } = await apply(vmi(status, spec), { facts });
-    expect(asked).toEqual(['p1 /var/run/kubevirt-ephemeral-disks/cloud-init-data/ns/vm/noCloud.iso']);
+    expect(asked).toEqual([['p1', { case: 'cloudInitNoCloud', value: { namespace: 'ns', vmiName: 'vm' } }]]);
     expect(running.status.volumeStatus?.map(({ size }) => size)).toEqual([1024, undefined]);
     await apply(vmi({ ...status, phase: 'Scheduled' }, spec), { facts });
+    await apply(running, { facts });
     expect(asked).toHaveLength(1);
+    const unread = { ...facts, isoSize: () => Promise.reject(new Error('no such file')) };
+    const { vmi: without } = await apply(vmi(status, spec), { facts: unread });
+    expect(without.status.volumeStatus?.map(({ size }) => size)).toEqual([undefined, undefined]);
   });
 
   it('keeps an SELinux label with categories when a later one has none', async () => {
     const reads = (label: string | undefined) => ({
-      facts: { selinuxContext: async () => label, isoSize: async () => undefined },
+      facts: { selinuxContext: async () => label, isoSize: () => Promise.reject(new Error('no ISO here')) },
     });
     const full = 'system_u:object_r:container_file_t:s0:c1,c2';
     const bare = 'system_u:object_r:container_file_t:s0';

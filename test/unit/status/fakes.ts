@@ -24,7 +24,7 @@ export function fakePorts({ now = 0, lines = [] }: FakeOptions = {}): StatusPort
         throw new Error('no launcher');
       },
     },
-    facts: { selinuxContext: async () => undefined, isoSize: async () => undefined },
+    facts: { selinuxContext: async () => undefined, isoSize: () => Promise.reject(new Error('no ISO here')) },
     hotplug: { isMounted: async () => false },
     containerDisks: { computeChecksums: async () => ({ containerDisks: new Map() }) },
     netStat: { updateStatus: async () => {} },
