@@ -2,6 +2,7 @@ import { create, toBinary } from '@bufbuild/protobuf';
 import { Code } from '@connectrpc/connect';
 import { describe, expect, it, vi } from 'vitest';
 import { IdentifyRequestSchema, PodService } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import { ConnectAttachmentRequestSchema } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import type { AttachmentPlan, Launcher, NetworkPlan } from '../../../native/binding.js';
 import { declaredBy } from '../../../privhelper/declarations.js';
 import { inspection, subjectWords, table } from '../../../privhelper/dispatch.js';
@@ -190,6 +191,27 @@ describe('explain', () => {
     expect(await steps(helper, Uint8Array.of(0x0a, 0xff))).toMatchObject({ steps: [['request', false]] });
     expect(await steps(helper, identifyRequest({ podUid: podA, vmiUid: vmiB }))).toMatchObject({
       allowed: false,
+      refused: true,
+      steps: [
+        ['request', true],
+        ['binding', false],
+      ],
+    });
+  });
+
+  it('knows to which launcher pod an attachment pod belongs', async () => {
+    const { helper, pods, pin } = setUp();
+    await pin();
+    const attachmentPodUid = '33333333-3333-4333-8333-333333333333';
+    await pods.withAttachment({ podUid: podA, attachmentPodUid }, async () => undefined);
+    const request = (pod: typeof refA) =>
+      toBinary(
+        ConnectAttachmentRequestSchema,
+        create(ConnectAttachmentRequestSchema, { pod, attachmentPodUid }),
+      );
+    const method = 'SocketService.ConnectAttachment';
+    expect(await steps(helper, request(refA), method)).toMatchObject({ allowed: true });
+    expect(await steps(helper, request({ podUid: podB, vmiUid: vmiB }), method)).toMatchObject({
       refused: true,
       steps: [
         ['request', true],
