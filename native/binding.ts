@@ -251,8 +251,8 @@ export interface Native {
   /** Alive and still in the pod's cgroup; refuses otherwise. */
   checkLauncher(call: Call, launcher: Launcher, podUid: string): Promise<void>;
   /**
-   * Connects to a socket of the pod. The listener must be the pinned process; for null, any living process of
-   * the pod. No link and no mount is passed below the volume. Non-blocking stream socket.
+   * Connects to a socket of the pod. The listener must be the pinned process; for null, any process of the pod,
+   * which may have exited and left others listening. No link and no mount is passed below the volume. Non-blocking stream socket.
    */
   connectSocket(
     call: Call,

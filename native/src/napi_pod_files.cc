@@ -58,7 +58,8 @@ Napi::Value connect_socket_call(Addon& addon, const Napi::CallbackInfo& info) {
   return addon.privileged(
       arguments,
       [pods = std::move(pods), pod, entry, anybody, launcher = std::move(launcher)](Home&, const Deadline& deadline) {
-        return connect_socket(pods.get(), *pod, entry, anybody ? nullptr : &launcher, deadline);
+        return anybody ? connect_socket(pods.get(), *pod, entry, deadline)
+                       : connect_launcher(pods.get(), *pod, entry, launcher, deadline);
       },
       descriptor);
 }

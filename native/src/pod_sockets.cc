@@ -74,39 +74,66 @@ Result<Fd> own_socket(int volume_dir, const std::string& name, struct stat* st) 
   return std::move(*inode);
 }
 
-}  // namespace
-
-Result<Fd> connect_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, const Launcher* launcher,
-                          const Deadline& deadline) {
+Result<Fd> open_entry(int pods_dir, const PodUid& pod, const VolumeEntry& entry) {
   auto directory = open_directory(pods_dir, pod, entry);
   if (!directory) return directory.error();
-  auto socket = open_socket(directory->get(), entry.name, kOneMount);
+  return open_socket(directory->get(), entry.name, kOneMount);
+}
+
+Result<Fd> non_blocking(Fd connection, const std::string& name) {
+  timeval none{0, 0};
+  int flags = ::fcntl(connection.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(connection.get(), F_SETFL, flags | O_NONBLOCK) != 0 ||
+      ::setsockopt(connection.get(), SOL_SOCKET, SO_SNDTIMEO, &none, sizeof none) != 0) {
+    return Error::last("make connection to " + name + " non-blocking");
+  }
+  return connection;
+}
+
+}  // namespace
+
+Result<Fd> connect_launcher(int pods_dir, const PodUid& pod, const VolumeEntry& entry, const Launcher& launcher,
+                            const Deadline& deadline) {
+  auto socket = open_entry(pods_dir, pod, entry);
   if (!socket) return socket.error();
   auto peer = connect_peer(socket->get(), deadline, entry.name);
   if (!peer) return peer.error();
-  if (launcher != nullptr) {
-    auto same = check_same_process(*peer, *launcher, entry.name);
-    if (!same) return same.error();
-  }
+  auto same = check_same_process(*peer, launcher, entry.name);
+  if (!same) return same.error();
   auto member = check_process(peer->pidfd.get(), pod, "listener of " + entry.name);
   if (!member) return member.error();
-  timeval none{0, 0};
-  int flags = ::fcntl(peer->connection.get(), F_GETFL);
-  if (flags < 0 || ::fcntl(peer->connection.get(), F_SETFL, flags | O_NONBLOCK) != 0 ||
-      ::setsockopt(peer->connection.get(), SOL_SOCKET, SO_SNDTIMEO, &none, sizeof none) != 0) {
-    return Error::last("make connection to " + entry.name + " non-blocking");
+  return non_blocking(std::move(peer->connection), entry.name);
+}
+
+Result<Fd> connect_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, const Deadline& deadline) {
+  auto socket = open_entry(pods_dir, pod, entry);
+  if (!socket) return socket.error();
+  auto peer = connect_peer(socket->get(), deadline, entry.name);
+  if (peer) {
+    auto member = check_process(peer->pidfd.get(), pod, "listener of " + entry.name);
+    if (!member) return member.error();
+    return non_blocking(std::move(peer->connection), entry.name);
   }
-  return std::move(peer->connection);
+  // virtqemud listens for QEMU, hands the socket over and may be started anew. Whoever listened at an inode of
+  // the pod's volume was of the pod.
+  if (peer.error().code != ESRCH) return peer.error();
+  auto connection = connect_socket_inode(socket->get(), deadline, entry.name);
+  if (!connection) return connection.error();
+  return non_blocking(std::move(*connection), entry.name);
 }
 
 Result<Fd> connect_attachment(int pods_dir, const PodUid& pod, const Deadline& deadline) {
   const VolumeEntry entry{PodVolume::kHotplugDisks, ".", kAttachmentSocket, kAttachmentSocket};
-  auto connection = connect_socket(pods_dir, pod, entry, nullptr, deadline);
-  if (!connection) return connection.error();
+  auto socket = open_entry(pods_dir, pod, entry);
+  if (!socket) return socket.error();
+  auto peer = connect_peer(socket->get(), deadline, entry.name);
+  if (!peer) return peer.error();
+  auto member = check_process(peer->pidfd.get(), pod, "listener of " + entry.name);
+  if (!member) return member.error();
   // Only now: a pod whose process listens has all its volumes.
   auto other = check_no_launcher_pod(pods_dir, pod);
   if (!other) return other.error();
-  return connection;
+  return non_blocking(std::move(peer->connection), entry.name);
 }
 
 Result<ListeningSocket> listen_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, uid_t uid,
@@ -159,8 +186,7 @@ Result<ListeningSocket> listen_socket(int pods_dir, const PodUid& pod, const Vol
 Result<bool> unlink_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, const InodeId& inode) {
   auto directory = open_directory(pods_dir, pod, entry);
   if (!directory) {
-    // What a pod puts in the way must not keep it from being released: behind it there is nothing of ours.
-    if (is_missing(directory.error()) || directory.error().refused) return false;
+    if (is_missing(directory.error()) && !directory.error().refused) return false;
     return directory.error();
   }
   auto found = stat_entry(directory->get(), entry.name, entry.name);

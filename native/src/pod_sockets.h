@@ -24,12 +24,14 @@ struct ListeningSocket {
 
 enum class ContainerDiskState { kAbsent, kNotListening, kReady };
 
-// A non-blocking stream connection whose other end is a living process of the pod, and the pinned one if
-// `launcher` is given. Below the volume neither a link nor a mount is passed.
-Result<Fd> connect_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, const Launcher* launcher,
-                          const Deadline& deadline);
+// A non-blocking stream connection to the pinned launcher. Below the volume neither a link nor a mount is passed.
+Result<Fd> connect_launcher(int pods_dir, const PodUid& pod, const VolumeEntry& entry, const Launcher& launcher,
+                            const Deadline& deadline);
 
-// The same for hp.sock of a pod that is no launcher pod.
+// The same to a process of the pod, or to what one that has exited left listening.
+Result<Fd> connect_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, const Deadline& deadline);
+
+// The same to the living process at hp.sock of a pod that is no launcher pod.
 Result<Fd> connect_attachment(int pods_dir, const PodUid& pod, const Deadline& deadline);
 
 // Listens at the entry with mode 0755 and the given owner. An old socket there is replaced, anything else is

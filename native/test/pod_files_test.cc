@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <atomic>
 #include <thread>
@@ -145,15 +146,42 @@ TEST(connections_of_other_processes_are_refused) {
   Pods pods;
   // This process listens, and is in no pod.
   const VolumeEntry qemu = entry(PodVolume::kPrivate, {"uid", "virt-vnc"});
-  CHECK(connect_socket(pods.fd(), pod(), qemu, nullptr, soon()).error().code == ENOENT);
+  CHECK(connect_socket(pods.fd(), pod(), qemu, soon()).error().code == ENOENT);
   ::mkdir((pods.volume("private") + "/uid").c_str(), 0755);
   Fd listener = listen_at(pods.volume("private") + "/uid/virt-vnc");
-  auto foreign = connect_socket(pods.fd(), pod(), qemu, nullptr, soon());
+  auto foreign = connect_socket(pods.fd(), pod(), qemu, soon());
   CHECK(!foreign && foreign.error().refused && foreign.error().operation == "cgroup of listener of virt-vnc");
   Launcher other;
   other.pidfd.reset(kernel::pidfd_open(::getppid()));
-  foreign = connect_socket(pods.fd(), pod(), qemu, &other, soon());
+  foreign = connect_launcher(pods.fd(), pod(), qemu, other, soon());
   CHECK(!foreign && foreign.error().refused && foreign.error().code == EPERM);
+}
+
+TEST(a_socket_whose_listener_has_exited_is_the_pods_own) {
+  CHECK(in_child([] {
+    Pods pods;
+    const VolumeEntry qemu = entry(PodVolume::kPrivate, {"virt-vnc"});
+    int hold[2];
+    if (::pipe(hold) != 0) return false;
+    pid_t parent = ::fork();
+    if (parent == 0) {
+      Fd listener = listen_at(pods.volume("private") + "/virt-vnc");
+      if (::fork() == 0) {
+        ::close(hold[1]);
+        char byte;
+        (void)!::read(hold[0], &byte, 1);  // until the test ends
+      }
+      ::_exit(0);
+    }
+    ::waitpid(parent, nullptr, 0);
+    Launcher other;
+    other.pidfd.reset(kernel::pidfd_open(::getpid()));
+    auto any = connect_socket(pods.fd(), pod(), qemu, soon());
+    auto pinned = connect_launcher(pods.fd(), pod(), qemu, other, soon());
+    ::close(hold[0]);
+    ::close(hold[1]);
+    return any && !pinned && pinned.error().refused && pinned.error().code == ESRCH;
+  }));
 }
 
 TEST(links_mounts_and_files_on_the_way_to_a_socket_are_refused) {
@@ -163,7 +191,7 @@ TEST(links_mounts_and_files_on_the_way_to_a_socket_are_refused) {
   ::mkdir((volume + "/real").c_str(), 0755);
   Fd listener = listen_at(volume + "/real/virt-vnc");
   auto refused = [&](int code) {
-    auto connection = connect_socket(pods.fd(), pod(), vnc, nullptr, soon());
+    auto connection = connect_socket(pods.fd(), pod(), vnc, soon());
     return !connection && connection.error().refused && connection.error().code == code &&
            connection.error().unchanged;
   };
@@ -184,7 +212,7 @@ TEST(links_mounts_and_files_on_the_way_to_a_socket_are_refused) {
     if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
     if (::mount((volume + "/real").c_str(), (volume + "/uid").c_str(), nullptr, MS_BIND, nullptr) != 0) return false;
     Fd directory(::open(pods.path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    auto connection = connect_socket(directory.get(), pod(), vnc, nullptr, soon());
+    auto connection = connect_socket(directory.get(), pod(), vnc, soon());
     return !connection && connection.error().refused && connection.error().code == EXDEV;
   }));
 }
@@ -226,7 +254,7 @@ TEST(migration_sockets_have_a_directory_of_their_own) {
   write_file(outside.path() + "/u-source.sock", "precious");
   CHECK(::rename(directory.c_str(), (directory + ".old").c_str()) == 0);
   CHECK(::symlink(outside.path().c_str(), directory.c_str()) == 0);
-  CHECK(!*unlink_socket(pods.fd(), pod(), proxy, again->inode));
+  CHECK(unlink_socket(pods.fd(), pod(), proxy, again->inode).error().code == ELOOP);
   auto refused = listen_socket(pods.fd(), pod(), proxy, 107, 107);
   CHECK(!refused && refused.error().refused && refused.error().code == ELOOP && refused.error().unchanged);
   CHECK(read_file(outside.path() + "/u-source.sock") == "precious");
@@ -241,7 +269,7 @@ TEST(migration_sockets_have_a_directory_of_their_own) {
   write_file(directory, "a file");
   refused = listen_socket(pods.fd(), pod(), proxy, 107, 107);
   CHECK(!refused && refused.error().refused && refused.error().code == ENOTDIR && read_file(directory) == "a file");
-  CHECK(!*unlink_socket(pods.fd(), pod(), proxy, again->inode));
+  CHECK(unlink_socket(pods.fd(), pod(), proxy, again->inode).error().refused);
 
   // Only a directory right below the volume is made.
   auto deeper = listen_socket(pods.fd(), pod(), entry(PodVolume::kPublic, {"a", "b", "s"}), 107, 107);

@@ -7,7 +7,7 @@ import type {
   ListenResponseSchema,
   PodListener,
 } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
-import { errnoOf } from '../failure.js';
+import { errnoOf, toFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
 import type { AttachmentRef, ListenerRef, SocketRef } from '../policy/sockets.js';
@@ -64,7 +64,10 @@ export function closeListener(
   }));
 }
 
-/** Unlinks all sockets that the helper made in the pod. True when one was there. */
+/**
+ * Unlinks all sockets that the helper made in the pod. True when one was there. What a pod puts in the way does
+ * not keep it from being released: behind it there is nothing of the helper's.
+ */
 export async function unlinkListeners(
   helper: Helper,
   invocation: Invocation,
@@ -72,7 +75,11 @@ export async function unlinkListeners(
 ): Promise<boolean> {
   let unlinked = false;
   for (const listener of helper.pods.listeners(podUid)) {
-    unlinked = (await unlinkListener(helper, invocation, podUid, listener)) || unlinked;
+    try {
+      unlinked = (await unlinkListener(helper, invocation, podUid, listener)) || unlinked;
+    } catch (error) {
+      if (!toFailure(error).refused) throw error;
+    }
   }
   return unlinked;
 }

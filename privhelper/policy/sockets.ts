@@ -29,7 +29,7 @@ function migrationEntry(key: string): VolumeEntry {
 
 export interface SocketRef extends PodRef {
   readonly entry: VolumeEntry;
-  /** Who must listen: the pinned launcher, or any living process of the pod. */
+  /** Who must listen: the pinned launcher, or any process of the pod. */
   readonly listener: 'launcher' | 'pod';
 }
 
@@ -87,7 +87,7 @@ export const connect: Check<ConnectRequest, SocketRef> = {
     'socket is a listed one; its volume, directory and name are derived by the helper',
     'index is a USB slot up to 3 or a volume index up to 999, and 0 for other sockets',
     'source_vmi_uid is a canonical UUID for migration sockets, and empty for others',
-    "below the volume nothing is a link or a mount; the listener lives and is in the pod's cgroup",
+    "below the volume nothing is a link or a mount; the listener, unless it has exited, is in the pod's cgroup",
   ],
   parse(policy, request) {
     const pod = parsePodRef(request.pod);

@@ -5,6 +5,7 @@ import {
   type MethodDescription,
   MethodDescriptionSchema,
 } from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import { PodService } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import type { Peer } from '../../native/binding.js';
 import { type Declared, declaredBy } from '../declarations.js';
 import { type Entry, subjectWords, type UnaryEntry } from '../dispatch.js';
@@ -30,9 +31,17 @@ export interface DeclaredUnary extends DeclaredEntry {
   readonly entry: UnaryEntry;
 }
 
-/** Throws when an entry's method has no complete declaration. */
+/** Throws when an entry's method has no complete declaration, or none of what identifying its launcher takes. */
 export function declareAll(entries: readonly Entry[]): readonly DeclaredEntry[] {
-  return entries.map((entry) => ({ entry, declared: declaredBy(entry.method) }));
+  const identify = declaredBy(PodService.method.identify).caps;
+  return entries.map((entry) => {
+    const declared = declaredBy(entry.method);
+    const needed = entry.subject === 'helper' || entry.subject === 'pod' ? 0n : identify;
+    if ((declared.caps & needed) !== needed) {
+      throw new Error(`${declared.name} is about a launcher and does not declare what identifying it takes`);
+    }
+    return { entry, declared };
+  });
 }
 
 export function describeAll(entries: readonly DeclaredEntry[]): readonly MethodDescription[] {

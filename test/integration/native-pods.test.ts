@@ -278,6 +278,7 @@ describe('launcher pods', () => {
     const dev = `/proc/${launcher.pid}/root/dev`;
     const claimed = (...devices: string[]): Promise<string[]> =>
       child.call('claimDevices', claim, pinned, devices, 107, 107);
+    rmSync(`${dev}/kvm`, { force: true });
     await run('mknod', ['-m', '600', `${dev}/kvm`, 'c', '10', '232']);
     expect(await claimed('tun', 'kvm', 'vhost-vsock')).toEqual(['claimed', 'claimed', 'missing']);
     expect(await claimed('kvm', 'tun')).toEqual(['already-owned', 'already-owned']);

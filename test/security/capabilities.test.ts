@@ -1,5 +1,5 @@
 /** Each capability that a method declares is needed, and nothing else is raised for it. */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { DescMethod } from '@bufbuild/protobuf';
@@ -11,17 +11,18 @@ import { Device, DeviceService } from '../../gen/virtprivsep/privhelper/v1/devic
 import { InspectService } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { NetworkService } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { PodService } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
-import { PodSocket, SocketService } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
+import { PodListener, PodSocket, SocketService } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { declaredBy, methodName, services } from '../../privhelper/declarations.js';
 import { startLauncher } from '../harness/launcher/start.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
 import type { Pod } from '../harness/pods/pod.js';
 import { waitFor } from '../harness/pods/run.js';
-import { HelperProcess } from '../integration/privhelper-fixture.js';
+import { HelperProcess, TestPod } from '../integration/privhelper-fixture.js';
 
 const vmi = { namespace: 'default', name: 'vm1', vmiUid: '1f3c7b1e-6f0d-4a53-9a52-3a7a3c1f9f10' };
 const volumeIndex = 2;
+const listener = PodListener.NOTIFY;
 const methods = services.flatMap((service) => service.methods);
 
 /** Method names, each with what it declares no longer. */
@@ -33,6 +34,7 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
   let image: string;
   let pod: Pod;
   let launcherPid: number;
+  let attachment: TestPod;
 
   const ref = () => ({ podUid: pod.uid, vmiUid: vmi.vmiUid });
   const observed = () => ({ podUid: pod.uid });
@@ -45,8 +47,16 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
       SocketService.method.connect,
       () => helper.operator(SocketService).connect({ pod: ref(), socket: PodSocket.LAUNCHER_COMMAND }),
     ],
-    [SocketService.method.listenNotify, () => helper.operator(SocketService).listenNotify({ pod: ref() })],
-    [SocketService.method.closeNotify, () => helper.operator(SocketService).closeNotify({ pod: ref() })],
+    [SocketService.method.listen, () => helper.operator(SocketService).listen({ pod: ref(), listener })],
+    [
+      SocketService.method.closeListener,
+      () => helper.operator(SocketService).closeListener({ pod: ref(), listener }),
+    ],
+    [
+      SocketService.method.connectAttachment,
+      () =>
+        helper.operator(SocketService).connectAttachment({ pod: ref(), attachmentPodUid: attachment.podUid }),
+    ],
     [NetworkService.method.observe, () => helper.operator(NetworkService).observe({ pod: ref() })],
     [NetworkService.method.apply, apply],
     [
@@ -56,6 +66,20 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
     [
       StorageService.method.mountContainerDisk,
       () => helper.operator(StorageService).mountContainerDisk({ pod: ref(), volumeIndex }),
+    ],
+    [
+      StorageService.method.openContainerDisk,
+      () =>
+        helper
+          .operator(StorageService)
+          .openContainerDisk({ pod: ref(), container: { case: 'volumeIndex', value: volumeIndex } }),
+    ],
+    [
+      StorageService.method.statIso,
+      () =>
+        helper
+          .operator(StorageService)
+          .statIso({ pod: ref(), iso: { case: 'configMapVolume', value: 'config' } }),
     ],
     [
       DeviceService.method.claim,
@@ -152,9 +176,15 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
       containerDisks: [{ index: volumeIndex, image }],
     });
     launcherPid = (await startLauncher(pod, { ...vmi, machine: 'fake' })).pid;
+    attachment = new TestPod(helper, ['hotplug-disks']);
+    await (await attachment.process()).tell('listen', 'hotplug-disks/hp.sock');
+    const isos = join(pod.emptyDir('private'), 'config-map-disks');
+    mkdirSync(isos);
+    writeFileSync(join(isos, 'config.iso'), 'iso');
   });
   afterEach(async () => {
     await helper.stop('SIGKILL');
+    await attachment.destroy();
     await node.destroyPods();
   });
 
@@ -188,20 +218,21 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
         expect.soft((await denial(method)) ?? 'it works', methodName(method)).toMatch(/^E[A-Z]+$/);
       }
     };
-    const { listenNotify, closeNotify } = SocketService.method;
-    const { identify, release, markUnresponsive: mark } = PodService.method;
-    // What comes after another method that is to work, or pins the launcher for all.
-    const special: DescMethod[] = [identify, listenNotify, closeNotify, release, mark];
+    const { listen, closeListener } = SocketService.method;
+    const { release, markUnresponsive: mark } = PodService.method;
+    const afterListen: DescMethod[] = [closeListener, release];
 
     // Something to unmount, and no launcher pinned.
     await restart({});
     await call(StorageService.method.mountContainerDisk);
-    await lower(lacking.filter((method) => method !== listenNotify && method !== identify));
-    await expectDenied(lacking.filter((method) => !special.includes(method)));
-    await call(listenNotify);
-    await expectDenied([closeNotify, release]);
-    await lower(lacking);
-    await expectDenied([identify, listenNotify, mark]);
+    await lower(lacking.filter((method) => !afterListen.includes(method)));
+    await expectDenied(lacking.filter((method) => !afterListen.includes(method) && method !== mark));
+    await lower(lacking.filter((method) => afterListen.includes(method)));
+    await call(listen);
+    await expectDenied(afterListen);
+    // The launcher is killed for it.
+    await lower(lacking.filter((method) => method === mark));
+    await expectDenied([mark]);
   });
 });
 

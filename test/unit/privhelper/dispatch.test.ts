@@ -28,6 +28,15 @@ describe('dispatch table', () => {
     expect(() => declaredBy(Notify.method.handleDomainEvent)).toThrow(/has no declaration/);
   });
 
+  it('keeps the helper from starting when a method about a launcher does not declare how it is identified', () => {
+    const [stat] = table.filter(({ method }) => method === PodService.method.stat);
+    if (stat === undefined) throw new Error('Stat is not in the table');
+    expect(() => declareAll([stat])).not.toThrow();
+    expect(() => declareAll([{ ...stat, subject: 'launcher' }])).toThrow(
+      /PodService.Stat is about a launcher/,
+    );
+  });
+
   it('turns declarations into masks of kernel capability numbers', () => {
     expect(declaredBy(HelperService.method.health)).toMatchObject({ caps: 0n, deadlineMs: 1000 });
     expect(declaredBy(PodService.method.identify).caps).toBe((1n << 1n) | (1n << 19n));
