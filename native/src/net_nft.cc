@@ -9,13 +9,13 @@
 #include <map>
 
 #include "net_expression.h"
+#include "net_nft_record.h"
 
 namespace privsep {
 namespace {
 
 constexpr const char* kTable = "nat";
 constexpr const char* kSetName = "__set%d";
-constexpr size_t kMaxName = 256;
 constexpr size_t kMaxRules = 16384;  // of both families; a plan makes at most 6160
 constexpr size_t kMaxElements = 64;  // of one set that a rule looks up in
 constexpr uint32_t kSetFlags = NFT_SET_ANONYMOUS | NFT_SET_CONSTANT;
@@ -28,11 +28,6 @@ void put_header(MessageBuilder& message, int family, uint16_t resource = 0) {
   header.version = NFNETLINK_V0;
   header.res_id = htons(resource);
   message.header(header);
-}
-
-Bytes attributes_of(const Message& message) {
-  size_t skip = NLMSG_ALIGN(sizeof(nfgenmsg));
-  return message.payload.size > skip ? Bytes{message.payload.data + skip, message.payload.size - skip} : Bytes{};
 }
 
 struct Hook {
@@ -57,102 +52,31 @@ std::string chain_text(uint32_t hook, int32_t priority, uint32_t policy) {
   return std::to_string(hook) + " " + std::to_string(priority) + " " + std::to_string(policy);
 }
 
-int parse_chain(const Message& message, Found* found) {
-  AttributeReader reader(attributes_of(message));
-  Attribute attribute;
-  std::string table;
-  std::string name;
-  uint32_t hook = 0;
-  uint32_t priority = 0;
-  uint32_t policy = NF_ACCEPT;
-  bool base = false;
-  while (reader.next(&attribute)) {
-    if (attribute.type == NFTA_CHAIN_TABLE && !attribute.read_text(&table, kMaxName)) return EPROTO;
-    if (attribute.type == NFTA_CHAIN_NAME && !attribute.read_text(&name, kMaxName)) return EPROTO;
-    if (attribute.type == NFTA_CHAIN_POLICY && !attribute.read_be32(&policy)) return EPROTO;
-    if (attribute.type != NFTA_CHAIN_HOOK) continue;
-    base = true;
-    AttributeReader inner(attribute.value);
-    Attribute part;
-    while (inner.next(&part)) {
-      if (part.type == NFTA_HOOK_HOOKNUM && !part.read_be32(&hook)) return EPROTO;
-      if (part.type == NFTA_HOOK_PRIORITY && !part.read_be32(&priority)) return EPROTO;
-    }
-    if (inner.malformed()) return EPROTO;
-  }
-  if (reader.malformed()) return EPROTO;
-  if (table != kTable) return 0;
+int note_chain(const Message& message, Found* found) {
+  ChainRecord chain;
+  if (!parse_chain(message.payload, &chain)) return EPROTO;
+  if (chain.table != kTable) return 0;
   if (found->chains.size() == kMaxRules) return E2BIG;
-  found->chains[name] = base ? chain_text(hook, static_cast<int32_t>(priority), policy) : std::string();
+  found->chains[chain.name] = chain.base ? chain_text(chain.hook, chain.priority, chain.policy) : std::string();
   return 0;
 }
 
-// A rule with the bytes of its expressions, until the sets that it uses are known.
-struct RawRule {
-  std::string chain;
-  std::vector<uint8_t> expressions;
-};
-
-int parse_rule(const Message& message, std::vector<RawRule>* rules) {
-  AttributeReader reader(attributes_of(message));
-  Attribute attribute;
-  std::string table;
-  RawRule rule;
-  while (reader.next(&attribute)) {
-    if (attribute.type == NFTA_RULE_TABLE && !attribute.read_text(&table, kMaxName)) return EPROTO;
-    if (attribute.type == NFTA_RULE_CHAIN && !attribute.read_text(&rule.chain, kMaxName)) return EPROTO;
-    if (attribute.type == NFTA_RULE_EXPRESSIONS)
-      rule.expressions.assign(attribute.value.data, attribute.value.data + attribute.value.size);
-  }
-  if (reader.malformed()) return EPROTO;
-  if (table != kTable) return 0;
+int note_rule(const Message& message, std::vector<RuleRecord>* rules) {
+  RuleRecord rule;
+  if (!parse_rule(message.payload, &rule)) return EPROTO;
+  if (rule.table != kTable) return 0;
   if (rules->size() == kMaxRules) return E2BIG;
   rules->push_back(std::move(rule));
   return 0;
 }
 
-int parse_set(const Message& message, std::vector<std::string>* names) {
-  AttributeReader reader(attributes_of(message));
-  Attribute attribute;
-  std::string name;
-  uint32_t flags = 0;
-  while (reader.next(&attribute)) {
-    if (attribute.type == NFTA_SET_NAME && !attribute.read_text(&name, kMaxName)) return EPROTO;
-    if (attribute.type == NFTA_SET_FLAGS && !attribute.read_be32(&flags)) return EPROTO;
-  }
-  if (reader.malformed()) return EPROTO;
-  if (flags != kSetFlags) return 0;
+int note_set(const Message& message, std::vector<std::string>* names) {
+  SetRecord set;
+  if (!parse_set(message.payload, &set)) return EPROTO;
+  if (set.flags != kSetFlags) return 0;
   if (names->size() == kMaxRules) return E2BIG;
-  names->push_back(name);
+  names->push_back(std::move(set.name));
   return 0;
-}
-
-// NFTA_SET_ELEM_LIST_ELEMENTS { element { NFTA_SET_ELEM_KEY { NFTA_DATA_VALUE } } ... }
-int parse_elements(const Message& message, std::vector<std::vector<uint8_t>>* out) {
-  AttributeReader reader(attributes_of(message));
-  Attribute list;
-  while (reader.next(&list)) {
-    if (list.type != NFTA_SET_ELEM_LIST_ELEMENTS) continue;
-    AttributeReader elements(list.value);
-    Attribute element;
-    while (elements.next(&element)) {
-      AttributeReader parts(element.value);
-      Attribute part;
-      while (parts.next(&part)) {
-        if (part.type != NFTA_SET_ELEM_KEY) continue;
-        AttributeReader key(part.value);
-        Attribute value;
-        while (key.next(&value)) {
-          if (out->size() == kMaxElements) return E2BIG;
-          out->emplace_back(value.value.data, value.value.data + value.value.size);
-        }
-        if (key.malformed()) return EPROTO;
-      }
-      if (parts.malformed()) return EPROTO;
-    }
-    if (elements.malformed()) return EPROTO;
-  }
-  return reader.malformed() ? EPROTO : 0;
 }
 
 // Text of every anonymous set of the table by name.
@@ -164,7 +88,7 @@ Status read_sets(NetlinkSocket& netfilter, int family, std::map<std::string, std
         put_header(message, family);
         message.text(NFTA_SET_TABLE, kTable);
       },
-      [&](const Message& message) { return parse_set(message, &names); });
+      [&](const Message& message) { return note_set(message, &names); });
   for (const std::string& name : names) {
     if (!done) return done;
     std::vector<std::vector<uint8_t>> elements;
@@ -175,7 +99,7 @@ Status read_sets(NetlinkSocket& netfilter, int family, std::map<std::string, std
           message.text(NFTA_SET_ELEM_LIST_TABLE, kTable);
           message.text(NFTA_SET_ELEM_LIST_SET, name);
         },
-        [&](const Message& message) { return parse_elements(message, &elements); });
+        [&](const Message& message) { return parse_elements(message.payload, kMaxElements, &elements); });
     if (done) (*out)[name] = set_text(std::move(elements));
   }
   return done;
@@ -184,11 +108,11 @@ Status read_sets(NetlinkSocket& netfilter, int family, std::map<std::string, std
 Status read_table(NetlinkSocket& netfilter, int family, Found* found) {
   Status done = netfilter.dump(
       nft_type(NFT_MSG_GETCHAIN), "list NAT chains", [&](MessageBuilder& message) { put_header(message, family); },
-      [&](const Message& message) { return parse_chain(message, found); });
+      [&](const Message& message) { return note_chain(message, found); });
   if (!done || found->chains.empty()) return done;
   std::map<std::string, std::string> sets;
   done = read_sets(netfilter, family, &sets);
-  std::vector<RawRule> rules;
+  std::vector<RuleRecord> rules;
   if (done)
     done = netfilter.dump(
         nft_type(NFT_MSG_GETRULE), "list NAT rules",
@@ -196,8 +120,8 @@ Status read_table(NetlinkSocket& netfilter, int family, Found* found) {
           put_header(message, family);
           message.text(NFTA_RULE_TABLE, kTable);
         },
-        [&](const Message& message) { return parse_rule(message, &rules); });
-  for (const RawRule& rule : rules) {
+        [&](const Message& message) { return note_rule(message, &rules); });
+  for (const RuleRecord& rule : rules) {
     std::string text;
     if (!rule_text({rule.expressions.data(), rule.expressions.size()}, sets, &text))
       return Error::of(EPROTO, "list NAT rules");

@@ -11,17 +11,19 @@ constexpr size_t kReceiveBuffer = 64 * 1024;
 // Datagrams of one answer: 6144 NAT rules, the largest answer of interest, take about 200.
 constexpr int kMaxDatagrams = 4096;
 constexpr timeval kTimeout{2, 0};
+// MAX_ERRNO of the kernel.
+constexpr int32_t kMaxErrno = 4095;
 
 Status status_of(int error, const std::string& operation) {
   return error == 0 ? ok() : Status(Error::of(error, operation));
 }
 
-// The errno of an NLMSG_ERROR message; EPROTO when it is cut short.
+// The errno of an NLMSG_ERROR or NLMSG_DONE message; EPROTO when it is cut short or not an errno.
 int error_of(const Message& message) {
   int32_t error = 0;
   if (message.payload.size < sizeof error) return EPROTO;
   std::memcpy(&error, message.payload.data, sizeof error);
-  return -error;
+  return error > 0 || error < -kMaxErrno ? EPROTO : -error;
 }
 
 }  // namespace

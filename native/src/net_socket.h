@@ -13,6 +13,8 @@ class NetlinkSocket {
  public:
   // `protocol`: NETLINK_ROUTE or NETLINK_NETFILTER.
   static Result<NetlinkSocket> open(int protocol);
+  // Takes over a bound socket with a receive timeout; what stands in for the kernel may be at its other end.
+  explicit NetlinkSocket(Fd fd) : fd_(std::move(fd)) {}
 
   // Sends one request that asks for an acknowledgement and returns the kernel's answer.
   // `fill` writes what follows the message header.
@@ -35,7 +37,6 @@ class NetlinkSocket {
   uint32_t next_sequence() { return ++sequence_; }
 
  private:
-  explicit NetlinkSocket(Fd fd) : fd_(std::move(fd)) {}
   Status send(const MessageBuilder& message, const std::string& operation);
   Status exchange(const MessageBuilder& messages, uint32_t first, uint32_t last, const std::string& operation,
                   const std::function<int(const Message&)>& each);

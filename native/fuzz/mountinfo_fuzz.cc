@@ -1,0 +1,13 @@
+// /proc/<pid>/mountinfo.
+#include "../src/mountinfo.h"
+
+#include "target.h"
+
+using namespace privsep;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  std::string_view text = fuzz::text_of(data, size);
+  dev_t device = find_filesystem(text, "devtmpfs");
+  PROMISE(device == 0 || text.find("devtmpfs") != text.npos);
+  return 0;
+}
