@@ -16,6 +16,7 @@ import { CallFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Calls } from './calls.js';
 import type { Admission } from './connections.js';
+import { endWhenSilent } from './liveness.js';
 import {
   addRoutes,
   type DeclaredEntry,
@@ -40,6 +41,10 @@ export interface ServerOptions {
 
 /** Streams of one connection at a time. */
 const maxStreams = 64;
+/** Time between the pings of a connection. */
+const pingMs = 15_000;
+/** What a timer takes; with more it fires at once. */
+const maxTimerMs = 0x7fff_ffff;
 /** The two content types of the Connect protocol with binary messages. */
 const contentTypes = new Set(['application/proto', 'application/connect+proto']);
 
@@ -119,11 +124,14 @@ export class RpcServer {
         void unary.answer(stream, headers, called, origin);
         return;
       }
+      // Weeks, which are as good as no timeout.
+      if (Number(headers['connect-timeout-ms']) > maxTimerMs) delete headers['connect-timeout-ms'];
       origins.set(stream, origin);
       library.emit('stream', stream, headers, flags, []);
     });
     server.on('session', (session) => {
       this.sessions.add(session);
+      endWhenSilent(session, pingMs);
       session.on('close', () => this.sessions.delete(session));
     });
     server.emit('connection', socket);
