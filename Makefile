@@ -2,12 +2,18 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help setup build demo test test-deploy lint bench clean
+# Of `make fuzz`: calls of the helper, their seed, and the time for each native target.
+CALLS ?= 1000000
+SEED ?= 1
+SECONDS ?= 60
+
+.PHONY: help setup build demo test test-deploy fuzz lint bench clean
 
 help:
 	@echo "make demo         one VM's life across the boundary, live"
 	@echo "make test         all suites (as root: integration, security and end-to-end too)"
 	@echo "make test-deploy  the manifests' containers under crun (as root)"
+	@echo "make fuzz         more of it: CALLS=$(CALLS) SEED=$(SEED) on the sockets, SECONDS=$(SECONDS) on each parser (as root)"
 	@echo "make bench        latencies and ratios"
 	@echo "make build        protocols, native addon, TypeScript"
 	@echo "make lint         formatter, linter, types, protocols"
@@ -27,6 +33,10 @@ test: build
 
 test-deploy: build
 	@npx vitest run --project deploy
+
+fuzz: build
+	@FUZZ_CALLS=$(CALLS) FUZZ_SEED=$(SEED) npx vitest run --project root test/fuzz
+	@native/fuzz/run.sh $(SECONDS)
 
 bench: build
 	@node dist/test/bench/main.js

@@ -24,7 +24,12 @@ export default defineConfig({
       {
         test: {
           name: 'root',
-          include: ['test/integration/**/*.test.ts', 'test/security/**/*.test.ts', 'test/e2e/**/*.test.ts'],
+          include: [
+            'test/integration/**/*.test.ts',
+            'test/security/**/*.test.ts',
+            'test/e2e/**/*.test.ts',
+            'test/fuzz/**/*.test.ts',
+          ],
           fileParallelism: false,
           testTimeout: 180_000,
           hookTimeout: 180_000,

@@ -49,8 +49,9 @@ function vitest(project) {
   });
 }
 
-function nativeUnitTests() {
-  const { stdout, status } = run('native/test/run.sh', [], {
+/** A script that ends with "N passed, N failed". */
+function native(name, script) {
+  const { stdout, status } = run(script, [], {
     stdio: ['ignore', 'pipe', 'inherit'],
     encoding: 'utf8',
   });
@@ -60,7 +61,7 @@ function nativeUnitTests() {
     ? { passed: Number(match[1]), failed: Number(match[2]), skipped: 0 }
     : { passed: 0, failed: 1, skipped: 0 };
   if (status !== 0 && counts.failed === 0) counts.failed = 1;
-  add('native (sanitizers)', counts);
+  add(name, counts);
 }
 
 /** What a suite must not leave on the machine. */
@@ -105,10 +106,13 @@ try {
   const before = isRoot ? footprint() : undefined;
   vitest('unit');
   if (before === undefined) {
-    process.stdout.write('== skipped without root: native unit tests, integration, security, end-to-end\n');
-    total.skipped += 4;
+    process.stdout.write(
+      '== skipped without root: native tests and fuzzing, integration, security, end-to-end\n',
+    );
+    total.skipped += 5;
   } else {
-    nativeUnitTests();
+    native('native (sanitizers)', 'native/test/run.sh');
+    native('native (fuzzing)', 'native/fuzz/run.sh');
     vitest('root');
     const left = leftovers(before, footprint());
     for (const entry of left) process.stdout.write(`left behind: ${entry}\n`);

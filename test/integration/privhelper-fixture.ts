@@ -44,6 +44,15 @@ export function asUser<T>(uid: number, body: () => T): T {
 /** One line for each audited event. */
 export type AuditLine = Record<string, unknown>;
 
+export interface HelperOptions {
+  /** The helper's main module. */
+  readonly program?: string;
+  /** More of the command line. */
+  readonly flags?: Readonly<Record<string, string>>;
+  /** Command that starts the helper, by exec. */
+  readonly prefix?: readonly string[];
+}
+
 export class HelperProcess {
   readonly base = mkdtempSync(join(tmpdir(), 'privhelper-'));
   readonly podsDir: string;
@@ -55,10 +64,10 @@ export class HelperProcess {
   private child: ChildProcess | undefined;
   private readonly shared = new Map<string, { transport: Transport; session: Http2SessionManager }>();
 
-  /** `podsDir`: kubelet's, one of its own when absent. `program`: the helper's main module. */
+  /** `podsDir`: kubelet's, one of its own when absent. */
   constructor(
     podsDir?: string,
-    private readonly program = 'dist/privhelper/main.js',
+    private readonly options: HelperOptions = {},
   ) {
     chmodSync(this.base, 0o755);
     this.podsDir = podsDir ?? join(this.base, 'pods');
@@ -69,11 +78,8 @@ export class HelperProcess {
     return this.child?.pid ?? 0;
   }
 
-  /** `environment`: added to this process's own. `more`: further arguments. */
-  async start(
-    environment: Readonly<Record<string, string>> = {},
-    more: readonly string[] = [],
-  ): Promise<void> {
+  /** `environment`: added to this process's own. */
+  async start(environment: Readonly<Record<string, string>> = {}): Promise<void> {
     this.stderr = '';
     const args = {
       '--socket-dir': this.socketDir,
@@ -82,15 +88,13 @@ export class HelperProcess {
       '--audit-file': this.auditFile,
       // Process 1 of a confined test machine need not be readable; its network is this one.
       '--host-netns': '/proc/self/ns/net',
+      ...this.options.flags,
     };
-    const child = spawn(
-      process.execPath,
-      [join(root, this.program), ...Object.entries(args).flat(), ...more],
-      {
-        stdio: ['ignore', 'ignore', 'pipe'],
-        env: { ...process.env, ...environment },
-      },
-    );
+    const { program = 'dist/privhelper/main.js', prefix = [] } = this.options;
+    const helper = [process.execPath, join(root, program), ...Object.entries(args).flat()];
+    const [command = '', ...words] = [...prefix, ...helper];
+    const env = { ...process.env, ...environment };
+    const child = spawn(command, words, { stdio: ['ignore', 'ignore', 'pipe'], env });
     this.child = child;
     child.stderr.on('data', (chunk: Buffer) => {
       this.stderr += chunk.toString();

@@ -259,7 +259,7 @@ describe.runIf(isRoot)('the helper on real kernel objects', () => {
   });
 
   it('keeps its audit files append-only over rotation and restart', async () => {
-    const small = new HelperProcess();
+    const small = new HelperProcess(undefined, { flags: { '--audit-max-bytes': '4096' } });
     const flags = async (path: string) => (await run('lsattr', [path])).split(' ')[0];
     const files = () => [...olderFiles(small.auditFile), small.auditFile];
     const allProtected = () =>
@@ -267,7 +267,7 @@ describe.runIf(isRoot)('the helper on real kernel objects', () => {
         (await Promise.all(files().map(flags))).every((each) => each?.includes('a')),
       );
     try {
-      await small.start({}, ['--audit-max-bytes', '4096']);
+      await small.start();
       await allProtected();
       expect(() => truncateSync(small.auditFile)).toThrow(/EPERM/);
       expect(() => unlinkSync(small.auditFile)).toThrow(/EPERM/);
@@ -278,7 +278,7 @@ describe.runIf(isRoot)('the helper on real kernel objects', () => {
       await allProtected();
       expect(files()).toHaveLength(5);
       await small.stop('SIGKILL');
-      await small.start({}, ['--audit-max-bytes', '4096']);
+      await small.start();
       await small.client(HelperService).health({});
       await allProtected();
       expect(await small.operator(InspectService).getHelper({})).toMatchObject({

@@ -161,7 +161,7 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
     image = join(mkdtempSync(join(tmpdir(), 'vp-image-')), 'disk.raw');
     writeFileSync(image, Buffer.alloc(4096, 7));
     node = await createNode();
-    helper = new HelperProcess(node.podsDir, 'dist/test/security/lowered-helper.js');
+    helper = new HelperProcess(node.podsDir, { program: 'dist/test/security/lowered-helper.js' });
   });
   afterAll(async () => {
     await helper?.destroy();
