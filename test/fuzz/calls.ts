@@ -1,4 +1,4 @@
-/** What a fuzz run sends: call number n of a seed is always the same one. */
+/** What a fuzz run sends: call number n of a seed is always the same one, but for the UIDs of the pods. */
 import type { DescMethod } from '@bufbuild/protobuf';
 import { HelperService } from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
 import { InspectService } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';

@@ -25,8 +25,18 @@ const agentConnections = 3;
 const lanesPerConnection = 10;
 /** Connections with broken frames at a time; policy allows 64 altogether. */
 const maxRaw = 32;
+const restoreEvery = 500;
 const maxProblems = 20;
 const maxTickets = 64;
+
+/** The pods of a run. What calls have taken from them is given back, so that later calls find as much to do. */
+export interface Pods {
+  readonly targets: Targets;
+  /** After a pod's container disks were unmounted. */
+  restoreDisks(podUid: string): Promise<void>;
+  /** Now and then. */
+  restoreLinks(): Promise<void>;
+}
 
 export class FuzzRun {
   /** Outcomes of each method and kind of call, with their numbers. */
@@ -44,11 +54,9 @@ export class FuzzRun {
   constructor(
     private readonly helper: HelperProcess,
     private readonly seed: number,
-    targets: Targets,
-    /** Told when a pod's container disks were unmounted. */
-    private readonly onUnmounted: (podUid: string) => Promise<void>,
+    private readonly pods: Pods,
   ) {
-    this.calls = new Calls(seed, targets);
+    this.calls = new Calls(seed, pods.targets);
     const agent = () => this.dialAgent();
     this.agents = Array.from({ length: agentConnections }, () => new Connection(agent));
     this.operator = new Connection(() => connect(join(helper.socketDir, 'ctl.sock')));
@@ -76,6 +84,7 @@ export class FuzzRun {
       this.next += 1;
       const call = this.calls.make(number);
       try {
+        if (number % restoreEvery === 0) await this.pods.restoreLinks();
         await this.carryOut(call, agent, number);
       } catch (error) {
         this.problem(number, call, (error as Error).message);
@@ -120,7 +129,7 @@ export class FuzzRun {
     if (request.cutAt !== undefined) return;
     if (method === StorageService.method.unmountContainerDisks) {
       const { pod } = fromBinary(UnmountContainerDisksRequestSchema, message);
-      await this.onUnmounted(pod?.podUid ?? '');
+      await this.pods.restoreDisks(pod?.podUid ?? '');
     }
     // The agent may redeem what was made for it only.
     if (socket === 'agent' && method.output.field['ticket'] !== undefined) {

@@ -100,6 +100,24 @@ export class World {
     await this.pods.find(({ uid }) => uid === podUid)?.startContainerDisks();
   }
 
+  /** Gives back their names and addresses to pod links whose bridge binding was undone. */
+  async restoreLinks(): Promise<void> {
+    for (const pod of this.pods.slice(0, 2)) {
+      const restore = (link: string, ...more: string[]) =>
+        `ip link show ${link} >&2 || { ip link set ${link}-nic down name ${link} && ip link set ${link} up; ${more.join(' ')} }`;
+      const script = [
+        restore(
+          'eth0',
+          `ip addr add ${pod.podIP}/${this.node.prefixLength} dev eth0;`,
+          `ip route add default via ${this.node.gateway};`,
+        ),
+        restore('net1'),
+      ];
+      // While calls go on a link may just be somewhere else; then it is the next time's.
+      await runInNetns(pod.pausePid, 'sh', ['-c', `exec 2>/dev/null; ${script.join('; ')}; true`]);
+    }
+  }
+
   /** Launchers that have ended. */
   get ended(): number[] {
     return this.launchers.filter((pid) => ownerOf(`/proc/${pid}`).endsWith('absent'));
