@@ -7,6 +7,7 @@ import { ConnectResponseSchema } from '../../gen/virtprivsep/privhelper/v1/socke
 import {
   StorageService,
   UnmountContainerDisksRequestSchema,
+  UnmountContainerDisksResponseSchema,
 } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { methodName } from '../../privhelper/declarations.js';
 import { agentUser, asUser, type HelperProcess } from '../integration/privhelper-fixture.js';
@@ -127,7 +128,10 @@ export class FuzzRun {
 
   private async follow({ method, message, socket, request }: RpcCall, body: Buffer): Promise<void> {
     if (request.cutAt !== undefined) return;
-    if (method === StorageService.method.unmountContainerDisks) {
+    if (
+      method === StorageService.method.unmountContainerDisks &&
+      fromBinary(UnmountContainerDisksResponseSchema, body).changed
+    ) {
       const { pod } = fromBinary(UnmountContainerDisksRequestSchema, message);
       await this.pods.restoreDisks(pod?.podUid ?? '');
     }

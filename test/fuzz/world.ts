@@ -31,6 +31,8 @@ limits:
 `;
 
 export class World {
+  private restoring: Promise<void> = Promise.resolve();
+
   private constructor(
     readonly node: HarnessNode,
     readonly helper: HelperProcess,
@@ -95,9 +97,12 @@ export class World {
     ].join('\n');
   }
 
-  /** Starts what ended when a pod's container disks were unmounted. */
-  async restoreDisks(podUid: string): Promise<void> {
-    await this.pods.find(({ uid }) => uid === podUid)?.startContainerDisks();
+  /** Starts what ended when a pod's container disks were unmounted. Not while others are started. */
+  restoreDisks(podUid: string): Promise<void> {
+    const pod = this.pods.find(({ uid }) => uid === podUid);
+    // A call may unmount them again meanwhile; the start that fails then is made up for by that call's own.
+    this.restoring = this.restoring.then(() => pod?.startContainerDisks()).catch(() => undefined);
+    return this.restoring;
   }
 
   /** Gives back their names and addresses to pod links whose bridge binding was undone. */
