@@ -44,6 +44,7 @@ export class World {
 
   static async create(): Promise<World> {
     const node = await createNode();
+    const helper = new HelperProcess(node.podsDir, { '--policy': join(node.root, 'policy.yaml') });
     try {
       writeFileSync(join(node.root, 'policy.yaml'), policy, { mode: 0o600 });
       const image = join(node.root, 'disk.raw');
@@ -62,12 +63,12 @@ export class World {
         launchers.push((await startLauncher(pod, { ...vmi, machine: 'fake' })).pid);
         pods.push(pod);
       }
-      const helper = new HelperProcess(node.podsDir, { '--policy': join(node.root, 'policy.yaml') });
       const world = new World(node, helper, pods, launchers);
       world.layTraps();
       await helper.start();
       return world;
     } catch (error) {
+      await helper.destroy();
       await node.destroy();
       throw error;
     }
