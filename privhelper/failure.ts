@@ -93,6 +93,7 @@ export function expired(operation: string, unchanged: boolean): CallFailure {
 
 const codeOfErrno: Readonly<Record<string, Code>> = {
   ENOENT: Code.NotFound,
+  ENAMETOOLONG: Code.InvalidArgument,
   EAGAIN: Code.Aborted,
   EBUSY: Code.Aborted,
   EINTR: Code.Aborted,

@@ -67,9 +67,14 @@ export function macField(field: string, value: string): Uint8Array | undefined {
   return Uint8Array.from(value.split(':'), (byte) => Number.parseInt(byte, 16));
 }
 
+const maxNameBytes = 255;
+
 /** A path inside an image; the empty string is allowed. */
 export function imagePathField(field: string, value: string, maxBytes: number): string {
   if (value.includes('\0')) throw malformed(field, 'contains a NUL');
   if (Buffer.byteLength(value) > maxBytes) throw malformed(field, `longer than ${maxBytes} bytes`);
+  if (value.split('/').some((name) => Buffer.byteLength(name) > maxNameBytes)) {
+    throw malformed(field, `has a component longer than ${maxNameBytes} bytes`);
+  }
   return value;
 }

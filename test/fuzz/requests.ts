@@ -34,7 +34,7 @@ interface Draft {
   readonly random: Random;
   readonly mood: Mood;
   readonly pod: Target;
-  /** Which member of a oneof the first link has; the others have the first one, since a pod has one masquerade. */
+  /** Which binding the first link has; the others have the first one, since a pod has one masquerade. */
   readonly variant: number;
   /** The first link's place among the names. */
   readonly firstLink: number;
@@ -110,6 +110,7 @@ export class Requests {
   private value(field: DescField, { random, pod }: Draft): string | number | boolean | undefined {
     if (field.localName === 'podUid') return pod.podUid;
     if (field.localName === 'vmiUid') return pod.vmiUid;
+    if (field.localName === 'attachmentPodUid') return this.targets.attachment;
     return acceptedValue(`${field.parent.name}.${field.localName}`, random);
   }
 }
@@ -127,7 +128,8 @@ function chosen(
   fields: readonly DescField[],
   { named, variant, random, mood }: Draft,
 ): DescField | undefined {
-  if (random.chance(mood.structure)) return random.pick(fields);
+  // Other oneofs than a link's binding are free.
+  if (named === 0 || random.chance(mood.structure)) return random.pick(fields);
   return fields[named === 1 ? variant % fields.length : 0];
 }
 

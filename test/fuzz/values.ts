@@ -13,6 +13,8 @@ export interface Targets {
   readonly pods: readonly Target[];
   /** A pod with a launcher's volumes and nobody in it. */
   readonly silent: Target;
+  /** An attachment pod. */
+  readonly attachment: string;
   /** UIDs of pods that are no launchers, and of none. */
   readonly others: readonly string[];
 }
@@ -26,6 +28,8 @@ const macs = ['', '02:00:00:aa:bb:cc', '0a:58:0a:f4:02:05'];
 const networks4 = ['', '10.0.2.0/24', '192.168.7.77/28', '172.16.0.0/30', '100.64.0.0/10'];
 const networks6 = ['', 'fd10:0:2::/120', 'fd00::/8', 'fdff:1:2:3:4:5:6:7/126'];
 const gateways = ['', '10.0.2.1', '169.254.1.1'];
+const imagePaths = ['', '', '/disk/disk.raw', 'disk/disk.raw', '/disk'];
+const isoVolumes = ['config', 'linked', 'absent'];
 
 /** Values that the helper accepts, by `Message.field`. */
 const accepted: Readonly<Record<string, readonly Value[]>> = {
@@ -43,7 +47,17 @@ const accepted: Readonly<Record<string, readonly Value[]>> = {
   'ForwardedPort.endPort': [0, 0, 50_000, 65_535],
   'StatContainerDiskRequest.volumeIndex': [0, 1, 2, 3, 4, 999],
   'MountContainerDiskRequest.volumeIndex': [0, 1, 1, 2, 2, 3, 4, 999],
-  'MountContainerDiskRequest.imagePath': ['', '', '/disk/disk.raw', 'disk/disk.raw', '/disk'],
+  'MountContainerDiskRequest.imagePath': imagePaths,
+  'OpenContainerDiskRequest.volumeIndex': [1, 1, 2, 2, 3, 999],
+  'OpenContainerDiskRequest.imagePath': imagePaths,
+  'ConnectRequest.index': [0, 0, 0, 0, 1, 2, 3],
+  'ConnectRequest.sourceVmiUid': ['', '', '', '11111111-1111-4111-8111-111111111111'],
+  'StatIsoRequest.configMapVolume': isoVolumes,
+  'StatIsoRequest.downwardApiVolume': isoVolumes,
+  'StatIsoRequest.secretVolume': isoVolumes,
+  'StatIsoRequest.sysprepVolume': isoVolumes,
+  'CloudInitIso.namespace': ['default', 'kube-system'],
+  'CloudInitIso.vmiName': ['alpha', 'vm.1'],
 };
 
 const traversals = ['..', '../..', '/', '../../../../etc/shadow', '/proc/self/root/etc/shadow', 'a/../..'];

@@ -16,7 +16,7 @@ import { startLauncher } from '../harness/launcher/start.js';
 import { linkNames, runInNetns } from '../harness/pods/network.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
 import type { Pod } from '../harness/pods/pod.js';
-import { HelperProcess } from '../integration/privhelper-fixture.js';
+import { HelperProcess, TestPod } from '../integration/privhelper-fixture.js';
 import type { Targets } from './values.js';
 
 /** Bounds that keep a flood of calls from being refused before it is looked at. */
@@ -38,13 +38,16 @@ export class World {
     readonly helper: HelperProcess,
     readonly pods: readonly Pod[],
     private readonly launchers: readonly number[],
+    private readonly attachment: TestPod,
     private readonly stranger = randomUUID(),
     private readonly silent = { podUid: randomUUID(), vmiUid: randomUUID() },
   ) {}
 
   static async create(): Promise<World> {
     const node = await createNode();
-    const helper = new HelperProcess(node.podsDir, { '--policy': join(node.root, 'policy.yaml') });
+    const helper = new HelperProcess(node.podsDir, {
+      flags: { '--policy': join(node.root, 'policy.yaml') },
+    });
     try {
       writeFileSync(join(node.root, 'policy.yaml'), policy, { mode: 0o600 });
       const image = join(node.root, 'disk.raw');
@@ -63,7 +66,9 @@ export class World {
         launchers.push((await startLauncher(pod, { ...vmi, machine: 'fake' })).pid);
         pods.push(pod);
       }
-      const world = new World(node, helper, pods, launchers);
+      const attachment = new TestPod(helper, ['hotplug-disks']);
+      await (await attachment.process()).tell('listen', 'hotplug-disks/hp.sock');
+      const world = new World(node, helper, pods, launchers, attachment);
       world.layTraps();
       await helper.start();
       return world;
@@ -77,7 +82,12 @@ export class World {
   /** The third pod is not among them. */
   get targets(): Targets {
     const pods = this.pods.slice(0, 2).map(({ uid, vmiUid }) => ({ podUid: uid, vmiUid }));
-    return { pods, silent: this.silent, others: [this.stranger, '00000000-0000-4000-8000-000000000000'] };
+    return {
+      pods,
+      silent: this.silent,
+      attachment: this.attachment.podUid,
+      others: [this.stranger, '00000000-0000-4000-8000-000000000000'],
+    };
   }
 
   /** Everything that no call may change, as text: what differs afterwards was changed by one. */
@@ -131,6 +141,7 @@ export class World {
 
   async destroy(): Promise<void> {
     await this.helper.destroy();
+    await this.attachment.destroy();
     for (const uid of [this.stranger, this.silent.podUid]) {
       rmSync(join(this.node.podsDir, uid), { recursive: true, force: true });
     }
@@ -149,6 +160,10 @@ export class World {
       symlinkSync(join(this.canary, 'secret'), join(pod.emptyDir('private'), 'vif-cache-net2.json'));
       symlinkSync(join(this.canary, 'secret'), join(pod.emptyDir('container-disks'), 'disk_3.sock'));
       symlinkSync(this.canary, join(pod.emptyDir('container-disks'), 'disk_4.img'));
+      const isos = join(pod.emptyDir('private'), 'config-map-disks');
+      mkdirSync(isos);
+      writeFileSync(join(isos, 'config.iso'), 'iso');
+      symlinkSync(join(this.canary, 'secret'), join(isos, 'linked.iso'));
     }
     for (const volume of ['sockets', 'public', 'private', 'container-disks']) {
       const directory = join(

@@ -39,6 +39,7 @@ describe('container-disk images', () => {
     expect(field({ container: kernelBoot })).toBe('image_path');
     expect(field({ container: volume(0), imagePath: 'a\0b' })).toBe('image_path');
     expect(field({ container: volume(0), imagePath: 'a'.repeat(4097) })).toBe('image_path');
+    expect(field({ container: volume(0), imagePath: `/disk/${'a'.repeat(256)}` })).toBe('image_path');
   });
 });
 

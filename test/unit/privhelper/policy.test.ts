@@ -74,7 +74,8 @@ describe('named things', () => {
     expect(refusedField(() => parse(4294967295))).toBe('volume_index');
     expect(refusedField(() => parse(0, 'a\0b'))).toBe('image_path');
     expect(refusedField(() => parse(0, 'ä'.repeat(2049)))).toBe('image_path');
-    expect(refusedField(() => parse(0, 'a'.repeat(4096)))).toBeUndefined();
+    expect(refusedField(() => parse(0, 'a/'.repeat(2048)))).toBeUndefined();
+    expect(refusedField(() => parse(0, `/disk/${'a'.repeat(256)}`))).toBe('image_path');
   });
 
   it('knows the claimable devices, none twice, at most 16', () => {
