@@ -75,7 +75,7 @@ export async function explain(
 
 function decode(method: DescMethod, request: Uint8Array): MessageShape<DescMethod['input']> {
   try {
-    return fromBinary(method.input, request);
+    return fromBinary(method.input, request, { readUnknownFields: false });
   } catch {
     throw malformed('request', `not a ${method.input.name}`);
   }

@@ -9,6 +9,7 @@ import { PodService } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import type { Peer } from '../../native/binding.js';
 import { type Declared, declaredBy } from '../declarations.js';
 import { type Entry, subjectWords, type UnaryEntry } from '../dispatch.js';
+import type { CallFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Calls, CheckedRequest } from './calls.js';
 
@@ -18,6 +19,10 @@ export interface RequestOrigin {
   readonly actor: string | undefined;
   /** Set once the request has reached its check; what never does is a refusal of its own. */
   dispatched: boolean;
+  /** Settles when a unary call has ended, whatever became of its stream. */
+  answered?: Promise<void>;
+  /** Why it never reached its check, where that is known. */
+  refusal?: CallFailure;
 }
 
 export const originKey = createContextKey<RequestOrigin | undefined>(undefined);

@@ -117,11 +117,11 @@ export class RpcServer {
     const library = createServer(handle);
     const server = createServer({ settings: { maxConcurrentStreams: maxStreams } });
     server.on('stream', (stream, headers, flags) => {
-      const origin = { peer, actor: actor?.(peer), dispatched: false };
+      const origin: RequestOrigin = { peer, actor: actor?.(peer), dispatched: false };
       if (!this.admitRequest(stream, headers, origin)) return;
       const called = unary.find(headers);
       if (called !== undefined) {
-        void unary.answer(stream, headers, called, origin);
+        origin.answered = unary.answer(stream, headers, called, origin);
         return;
       }
       // Weeks, which are as good as no timeout.
@@ -152,11 +152,15 @@ export class RpcServer {
     // A stream that breaks ends; `close` follows.
     stream.on('error', () => undefined);
     stream.once('close', () => {
-      this.inProgress -= 1;
+      // A call whose stream was reset goes on, and counts until it has ended.
+      void Promise.resolve(origin.answered).finally(() => {
+        this.inProgress -= 1;
+      });
       clearTimeout(late);
       if (origin.dispatched) return;
       const status = Number(stream.sentHeaders?.[':status'] ?? 0);
-      audit.refused({ method, peer: origin.peer, actor: origin.actor }, undispatched(status));
+      const refusal = origin.refusal ?? undispatched(status);
+      audit.refused({ method, peer: origin.peer, actor: origin.actor }, refusal);
     });
     if (this.inProgress > helper.policy.maxCalls) {
       stream.close(constants.NGHTTP2_ENHANCE_YOUR_CALM);

@@ -7,6 +7,7 @@ import type { IncomingHttpHeaders, ServerHttp2Stream } from 'node:http2';
 import { create, fromBinary, toBinary } from '@bufbuild/protobuf';
 import { Code, ConnectError } from '@connectrpc/connect';
 import { codeToHttpStatus, errorToJsonBytes, parseTimeout } from '@connectrpc/connect/protocol-connect';
+import { CallFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Calls } from './calls.js';
 import { check, type DeclaredUnary, type RequestOrigin } from './routes.js';
@@ -46,6 +47,7 @@ export class UnaryServer {
     return plain ? this.entries.get(headers[':path'] ?? '') : undefined;
   }
 
+  /** Resolves when the call has ended. Never rejects. */
   async answer(
     stream: ServerHttp2Stream,
     headers: IncomingHttpHeaders,
@@ -68,7 +70,7 @@ export class UnaryServer {
     const { input, output } = entry.method;
     try {
       const timeout = parseTimeout(timeoutOf(headers), Number.POSITIVE_INFINITY);
-      if (timeout.error !== undefined) throw timeout.error;
+      if (timeout.error !== undefined) throw unreadable(Code.InvalidArgument, timeout.error.rawMessage);
       const request = parse(await readBody(stream, helper.policy.maxRequestBytes));
       origin.dispatched = true;
       const { peer, actor } = origin;
@@ -81,17 +83,23 @@ export class UnaryServer {
       const body = toBinary(output, create(output, result));
       return { status: 200, contentType: 'application/proto', body };
     } catch (reason) {
+      if (reason instanceof CallFailure) origin.refusal = reason;
       const error =
-        reason instanceof ConnectError ? reason : new ConnectError('internal error', Code.Internal);
+        reason instanceof CallFailure
+          ? reason.toConnectError()
+          : reason instanceof ConnectError
+            ? reason
+            : new ConnectError('internal error', Code.Internal);
       const body = errorToJsonBytes(error, undefined);
       return { status: codeToHttpStatus(error.code), contentType: 'application/json', body };
     }
 
     function parse(bytes: Uint8Array) {
       try {
-        return fromBinary(input, bytes);
+        // Fields that nobody knows are skipped: kept, they would take many times the room of the message.
+        return fromBinary(input, bytes, { readUnknownFields: false });
       } catch (error) {
-        throw new ConnectError(`parse binary: ${(error as Error).message}`, Code.Internal);
+        throw unreadable(Code.InvalidArgument, `not a ${input.name}: ${(error as Error).message}`);
       }
     }
   }
@@ -100,6 +108,11 @@ export class UnaryServer {
 function timeoutOf(headers: IncomingHttpHeaders): string | null {
   const value = headers['connect-timeout-ms'];
   return typeof value === 'string' ? value : null;
+}
+
+/** A request that never comes to its check. */
+function unreadable(code: Code, message: string): CallFailure {
+  return new CallFailure({ code, operation: 'read request', message, refused: true });
 }
 
 /** Rejects with RESOURCE_EXHAUSTED when there are more than `maxBytes`, and when the stream ends before its end. */
@@ -114,10 +127,10 @@ function readBody(stream: ServerHttp2Stream, maxBytes: number): Promise<Buffer> 
         return;
       }
       chunks.length = 0;
-      reject(new ConnectError(`message is larger than ${maxBytes} bytes`, Code.ResourceExhausted));
+      reject(unreadable(Code.ResourceExhausted, `message is larger than ${maxBytes} bytes`));
     });
     stream.on('end', () => resolve(Buffer.concat(chunks, Math.min(length, maxBytes))));
-    const cutOff = () => reject(new ConnectError('the request was cut off', Code.Canceled));
+    const cutOff = () => reject(unreadable(Code.Canceled, 'the request was cut off'));
     stream.on('error', cutOff);
     stream.on('close', cutOff);
   });

@@ -1,0 +1,192 @@
+/**
+ * A launcher pod with everything that a call touches: a launcher with mount namespace, network namespace, links
+ * and devices of its own, and a container-disk process with its image.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { writeFileSync } from 'node:fs';
+import { connect as connectSocket } from 'node:net';
+import { join } from 'node:path';
+import { PodCgroups } from '../../harness/pods/cgroup.js';
+import { waitFor } from '../../harness/pods/run.js';
+import { type HelperProcess, qemuUser, TestPod } from '../../integration/privhelper-fixture.js';
+import type { Target } from './methods.js';
+
+export type Behaviour = 'echo' | 'mute' | 'drip' | 'flood';
+
+const deadlineMs = 20_000;
+const program = new URL('pod-program.mjs', import.meta.url).pathname;
+
+const joinCgroups = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift';
+const asLauncher = `exec setpriv --reuid ${qemuUser} --regid ${qemuUser} --clear-groups "$@"`;
+/** $1 is the container-disks volume. */
+const launcherNamespaces = `set -e; ${joinCgroups}
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir -p /run/kubevirt/container-disks
+mount --bind "$1" /run/kubevirt/container-disks; shift
+mount -t tmpfs -o mode=755 tmpfs /dev
+mkdir /dev/net
+mknod -m 666 /dev/null c 1 3; mknod -m 666 /dev/urandom c 1 9; mknod -m 600 /dev/net/tun c 10 200
+for each in all default; do echo 0 >/proc/sys/net/ipv6/conf/$each/accept_dad; done
+ip link add eth0 type veth peer name eth0p; ip link add net1 type veth peer name net1p
+ip addr add 10.244.9.2/24 dev eth0; ip addr add 192.168.77.2/24 dev net1
+for each in lo eth0 eth0p net1 net1p; do ip link set $each up; done
+${asLauncher}`;
+const diskNamespaces = `set -e; ${joinCgroups}; ${asLauncher}`;
+
+/** One process of a pod. */
+export class PodProcess {
+  private readonly words: string[][] = [];
+  private rest = '';
+
+  constructor(private readonly child: ChildProcess) {
+    child.stdout?.on('data', (chunk: Buffer) => {
+      const lines = (this.rest + chunk.toString()).split('\n');
+      this.rest = lines.pop() ?? '';
+      for (const line of lines) this.words.push(JSON.parse(line));
+    });
+  }
+
+  get pid(): number {
+    return this.child.pid ?? 0;
+  }
+
+  /** Connections that it has accepted on a path. */
+  connections(path: string): number {
+    return this.words.filter(([word, where]) => word === 'connection' && where === path).length;
+  }
+
+  async started(): Promise<void> {
+    await this.hear('started');
+  }
+
+  async listen(path: string, behaviour: Behaviour = 'echo', backlog = 511): Promise<void> {
+    const before = this.count('listening', path);
+    this.child.stdin?.write(`${JSON.stringify(['listen', path, behaviour, backlog])}\n`);
+    await waitFor(`listening on ${path}`, deadlineMs, () => {
+      const failed = this.words.find(([word, where]) => word === 'error' && where === path);
+      if (failed !== undefined) throw new Error(`listen ${path}: ${failed[2]}`);
+      return this.count('listening', path) > before;
+    });
+  }
+
+  async kill(): Promise<void> {
+    this.child.kill('SIGKILL');
+    await waitFor('process to end', deadlineMs, () => this.hasEnded);
+  }
+
+  signal(name: NodeJS.Signals): void {
+    this.child.kill(name);
+  }
+
+  private get hasEnded(): boolean {
+    return this.child.signalCode !== null || this.child.exitCode !== null;
+  }
+
+  private count(word: string, path: string): number {
+    return this.words.filter(([first, where]) => first === word && where === path).length;
+  }
+
+  private async hear(word: string): Promise<void> {
+    await waitFor(`pod process to say ${word}`, deadlineMs, () => {
+      if (this.hasEnded) throw new Error(`process of the pod ended with ${this.child.exitCode}`);
+      return this.words.some(([first]) => first === word);
+    });
+  }
+}
+
+export class WholePod {
+  private readonly pod: TestPod;
+  private readonly cgroups: PodCgroups;
+  private readonly processes: PodProcess[] = [];
+  private launcherProcess: PodProcess | undefined;
+
+  private constructor(
+    helper: HelperProcess,
+    private readonly image: string,
+  ) {
+    this.pod = new TestPod(helper);
+    this.cgroups = new PodCgroups(this.pod.podUid, 'cgroupfs');
+  }
+
+  static async create(helper: HelperProcess, image: string): Promise<WholePod> {
+    const pod = new WholePod(helper, image);
+    try {
+      await Promise.all([pod.startLauncher(), pod.startDisk()]);
+    } catch (error) {
+      await pod.destroy();
+      throw error;
+    }
+    return pod;
+  }
+
+  get target(): Target {
+    return { ...this.pod.ref, image: this.image };
+  }
+
+  get directory(): string {
+    return this.pod.directory;
+  }
+
+  get launcher(): PodProcess {
+    if (this.launcherProcess === undefined) throw new Error('the pod has no launcher');
+    return this.launcherProcess;
+  }
+
+  /** Path of an entry of a volume: `sockets/launcher-sock`. */
+  path(entry: string): string {
+    return join(this.pod.volume('.'), entry);
+  }
+
+  /** A launcher that listens, in the place of one that was killed. */
+  async startLauncher(): Promise<void> {
+    const volume = this.pod.volume('container-disks');
+    this.launcherProcess = await this.start(['--net', '--mount'], launcherNamespaces, [volume]);
+    await this.launcherProcess.listen('sockets/launcher-sock');
+  }
+
+  private async startDisk(): Promise<void> {
+    const disk = await this.start(['--mount'], diskNamespaces, []);
+    await disk.listen('container-disks/disk_0.sock');
+  }
+
+  private async start(namespaces: string[], script: string, words: string[]): Promise<PodProcess> {
+    const container = `${this.processes.length}`;
+    const command = ['-c', script, 'sh', ...this.cgroups.create(container), '--', ...words];
+    const child = spawn('unshare', [...namespaces, '--', 'sh', ...command, process.execPath, program], {
+      // Paths of sockets are short, and a launcher sees its volumes only.
+      cwd: this.pod.volume('.'),
+      stdio: ['pipe', 'pipe', 'inherit'],
+    });
+    const made = new PodProcess(child);
+    this.processes.push(made);
+    await made.started();
+    return made;
+  }
+
+  /** Makes the launcher listen with the smallest backlog, stops it, and fills the backlog. */
+  async fillBacklog(): Promise<() => Promise<void>> {
+    const path = this.path('sockets/launcher-sock');
+    this.launcher.signal('SIGSTOP');
+    const held: ReturnType<typeof connectSocket>[] = [];
+    for (let full = false; !full; ) {
+      full = await new Promise<boolean>((resolve) => {
+        const socket = connectSocket(path, () => resolve(false)).on('error', () => resolve(true));
+        held.push(socket);
+      });
+    }
+    return async () => {
+      for (const socket of held) socket.destroy();
+      this.launcher.signal('SIGCONT');
+    };
+  }
+
+  async destroy(): Promise<void> {
+    await this.cgroups.destroy(deadlineMs);
+    await this.pod.destroy();
+  }
+}
+
+/** Joins a process to the cgroup of a pod that is not its own. */
+export function joinCgroup(directories: readonly string[], pid: number): void {
+  for (const directory of directories) writeFileSync(join(directory, 'cgroup.procs'), `${pid}`);
+}
