@@ -111,6 +111,10 @@ const codeOfErrno: Readonly<Record<string, Code>> = {
   ENODEV: Code.FailedPrecondition,
   ENXIO: Code.FailedPrecondition,
   ESRCH: Code.FailedPrecondition,
+  // What is there is of another type than what belongs there.
+  EISDIR: Code.FailedPrecondition,
+  ENOTDIR: Code.FailedPrecondition,
+  EPROTOTYPE: Code.FailedPrecondition,
   // The kernel lacks it (a module, an option): repeating is useless.
   ENOSYS: Code.Unimplemented,
   EOPNOTSUPP: Code.Unimplemented,

@@ -79,8 +79,9 @@ Result<Fd> namespace_of(int pidfd, unsigned long request, const char* name) {
 
 }  // namespace
 
-Result<Fd> open_socket(int directory, const std::string& name, uint64_t resolve) {
-  auto inode = walk(directory, name, O_PATH, resolve, name);
+Result<Fd> open_socket(int directory, const std::string& name) {
+  // What is mounted over a socket is not the pod's.
+  auto inode = walk(directory, name, O_PATH, kOneMount, name);
   if (!inode) return inode.error();
   auto st = stat_fd(inode->get(), name);
   if (!st) return st.error();

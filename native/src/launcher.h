@@ -35,8 +35,8 @@ struct Peer {
   gid_t gid = 0;
 };
 
-// A socket inode in a directory (O_PATH). Refuses links and every other type.
-Result<Fd> open_socket(int directory, const std::string& name, uint64_t resolve = kNoLinks);
+// A socket inode in a directory (O_PATH). Refuses links, mounts and every other type.
+Result<Fd> open_socket(int directory, const std::string& name);
 
 // Connects to a socket inode. ECONNREFUSED: nobody listens. EAGAIN: somebody does but does not accept.
 Result<Fd> connect_socket_inode(int socket_inode, const Deadline& deadline, const std::string& what);

@@ -131,9 +131,12 @@ Result<bool> attach(int tree, int directory, const std::string& name, const stru
   if (!target) return fail(target.error());
   auto mounted = is_mount_root(target->get(), name);
   if (!mounted) return fail(mounted.error());
-  if (*mounted) return false;
   auto st = stat_fd(target->get(), name);
   if (!st) return fail(st.error());
+  if (*mounted) {
+    if (same_inode(*st, image)) return false;
+    return Error::refusal(EPERM, "what is mounted on " + name + " is not the image");
+  }
   if (!S_ISREG(st->st_mode)) return fail(Error::refusal(EINVAL, "mount point " + name + " is not a regular file"));
   if (::move_mount(tree, "", target->get(), "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0) {
     return fail(Error::last("move_mount " + name));

@@ -19,7 +19,8 @@ using MountLock = std::mutex;
 // Mounts the image of container disk `index` at disk_<index>.img of the launcher's container-disks volume:
 // read-only, nosuid, nodev, noexec, nosymfollow. The image comes from the process that listens on
 // disk_<index>.sock, which must be of the same pod and in another mount namespace. `image_path` is resolved as
-// if the image were the root; empty: the only file of /disk. False when mounted already.
+// if the image were the root; empty: the only file of /disk. False when mounted already;
+// refused when something else is.
 Result<bool> mount_container_disk(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
                                   const Launcher& launcher, int index, const std::string& image_path,
                                   const Deadline& deadline);

@@ -77,7 +77,7 @@ Result<Fd> own_socket(int volume_dir, const std::string& name, struct stat* st) 
 Result<Fd> open_entry(int pods_dir, const PodUid& pod, const VolumeEntry& entry) {
   auto directory = open_directory(pods_dir, pod, entry);
   if (!directory) return directory.error();
-  return open_socket(directory->get(), entry.name, kOneMount);
+  return open_socket(directory->get(), entry.name);
 }
 
 Result<Fd> non_blocking(Fd connection, const std::string& name) {

@@ -43,7 +43,7 @@ export async function networkOf(pid: number): Promise<string> {
 export function descriptorsOf(pid: number): string[] {
   return readdirSync(`/proc/${pid}/fd`)
     .flatMap((fd) => readlinkIfThere(`/proc/${pid}/fd/${fd}`) ?? [])
-    .map((link) => link.replace(/:\[\d+\]$/, ''))
+    .map((link) => link.replace(/:\[\d+\]$/, '').replace(/^\/proc\/\d+\/task\/\d+$/, '/proc/pid/task/tid'))
     .sort();
 }
 

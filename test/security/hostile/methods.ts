@@ -38,12 +38,12 @@ export interface Target {
 
 /**
  * An entry of the pod's volumes and what the method does with it: `connect`: reaches whoever listens there, so
- * anything but a socket of the pod must be refused; `make`: creates it or puts its own in its place; `look`:
+ * anything but a socket of the pod must be refused; `pin`: the same, unless the launcher is pinned; `make`: creates it or puts its own in its place; `look`:
  * reports what is there.
  */
 export interface Use {
   readonly entry: `${'sockets' | 'public' | 'private' | 'container-disks'}/${string}`;
-  readonly how: 'connect' | 'make' | 'look';
+  readonly how: 'connect' | 'pin' | 'make' | 'look';
 }
 
 /** A change that makes a request wrong, and the field that the refusal must name. */
@@ -96,7 +96,8 @@ const nothing = () => ({});
 const pod = ({ podUid, vmiUid }: Target) => ({ pod: { podUid, vmiUid } });
 const podUid = ({ podUid }: Target) => ({ podUid });
 
-const launcher: Use = { entry: 'sockets/launcher-sock', how: 'connect' };
+const launcher: Use = { entry: 'sockets/launcher-sock', how: 'pin' };
+const command: Use = { entry: 'sockets/launcher-sock', how: 'connect' };
 const seen: Use = { entry: 'sockets/launcher-sock', how: 'look' };
 const marker: Use = { entry: 'sockets/launcher-unresponsive', how: 'make' };
 const notify: Use = { entry: 'public/domain-notify-pipe.sock', how: 'make' };
@@ -138,7 +139,7 @@ const lines: readonly Line[] = [
   line(PodService.method.release, pod, { uses: [notify] }),
 
   line(SocketService.method.connect, (target) => ({ ...pod(target), socket: PodSocket.LAUNCHER_COMMAND }), {
-    uses: [launcher],
+    uses: [command],
   }),
   line(SocketService.method.listenNotify, pod, { uses: [launcher, notify] }),
   line(SocketService.method.closeNotify, pod, { uses: [notify] }),
@@ -308,3 +309,9 @@ export const methods: readonly HostileMethod[] = [
   ...table.flatMap(hostile('helper.sock')),
   ...inspection.flatMap(hostile('ctl.sock')),
 ];
+
+export function methodNamed(name: string): HostileMethod {
+  const found = methods.find((each) => each.name === name);
+  if (found === undefined) throw new Error(`no method ${name}`);
+  return found;
+}

@@ -3,10 +3,11 @@
  * and devices of its own, and a container-disk process with its image.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { writeFileSync } from 'node:fs';
+import { existsSync, linkSync, renameSync, rmSync } from 'node:fs';
 import { connect as connectSocket } from 'node:net';
 import { join } from 'node:path';
 import { PodCgroups } from '../../harness/pods/cgroup.js';
+import { readIfThere } from '../../harness/pods/proc.js';
 import { waitFor } from '../../harness/pods/run.js';
 import { type HelperProcess, qemuUser, TestPod } from '../../integration/privhelper-fixture.js';
 import type { Target } from './methods.js';
@@ -18,8 +19,12 @@ const program = new URL('pod-program.mjs', import.meta.url).pathname;
 
 const joinCgroups = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift';
 const asLauncher = `exec setpriv --reuid ${qemuUser} --regid ${qemuUser} --clear-groups "$@"`;
+/** What others have mounted in /tmp comes and goes as they do. */
+export const leaveForeignMounts =
+  'awk \'$5 ~ /^\\/tmp\\// { print $5 }\' /proc/self/mountinfo | while read -r each; do umount -l "$each" || true; done';
 /** $1 is the container-disks volume. */
 const launcherNamespaces = `set -e; ${joinCgroups}
+${leaveForeignMounts}
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/kubevirt/container-disks
 mount --bind "$1" /run/kubevirt/container-disks; shift
@@ -144,9 +149,22 @@ export class WholePod {
     await this.launcherProcess.listen('sockets/launcher-sock');
   }
 
+  /** Puts a listener of the launcher in the place of launcher-sock. */
+  moveListener(entry: string): void {
+    renameSync(this.path(entry), this.path('sockets/launcher-sock'));
+  }
+
   private async startDisk(): Promise<void> {
     const disk = await this.start(['--mount'], diskNamespaces, []);
     await disk.listen('container-disks/disk_0.sock');
+    linkSync(this.path('container-disks/disk_0.sock'), this.path('container-disks/kept'));
+  }
+
+  /** Puts back what calls have removed or left. */
+  restore(): void {
+    const socket = this.path('container-disks/disk_0.sock');
+    if (!existsSync(socket)) linkSync(this.path('container-disks/kept'), socket);
+    rmSync(this.path('sockets/launcher-unresponsive'), { force: true });
   }
 
   private async start(namespaces: string[], script: string, words: string[]): Promise<PodProcess> {
@@ -163,10 +181,14 @@ export class WholePod {
     return made;
   }
 
-  /** Makes the launcher listen with the smallest backlog, stops it, and fills the backlog. */
+  /** Stops the launcher and fills the backlog of launcher-sock. Resolves to what undoes it. */
   async fillBacklog(): Promise<() => Promise<void>> {
     const path = this.path('sockets/launcher-sock');
+    const { pid } = this.launcher;
     this.launcher.signal('SIGSTOP');
+    await waitFor('launcher to stop', deadlineMs, () =>
+      /^State:\tT/m.test(readIfThere(`/proc/${pid}/status`)),
+    );
     const held: ReturnType<typeof connectSocket>[] = [];
     for (let full = false; !full; ) {
       full = await new Promise<boolean>((resolve) => {
@@ -184,9 +206,4 @@ export class WholePod {
     await this.cgroups.destroy(deadlineMs);
     await this.pod.destroy();
   }
-}
-
-/** Joins a process to the cgroup of a pod that is not its own. */
-export function joinCgroup(directories: readonly string[], pid: number): void {
-  for (const directory of directories) writeFileSync(join(directory, 'cgroup.procs'), `${pid}`);
 }

@@ -3,17 +3,17 @@
  * bystander pod and a tree outside of every pod. What is not the attacked pod's must never change.
  */
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
-import { createServer, type Server } from 'node:net';
+import { createServer, type Server, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { expect } from 'vitest';
 import { HelperService } from '../../../gen/virtprivsep/privhelper/v1/helper_pb.js';
 import { PodService } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { run, waitFor } from '../../harness/pods/run.js';
 import { HelperProcess } from '../../integration/privhelper-fixture.js';
 import { descriptorsOf, mountsOf, networkOf, threadsOf, treeOf } from './host-snapshot.js';
-import { type HostileMethod, methods } from './methods.js';
-import { WholePod } from './pod.js';
+import { type HostileMethod, methodNamed, methods } from './methods.js';
+import { leaveForeignMounts, WholePod } from './pod.js';
 import { type Answer, Wire } from './wire.js';
 
 const deadlineMs = 10_000;
@@ -27,24 +27,29 @@ export class World {
   private readonly wires = new Map<HostileMethod['socket'], Wire>();
   private readonly pods: WholePod[] = [];
   private before = '';
+  private canaryBefore: string[] = [];
   private descriptors: string[] = [];
   private threads = 0;
 
-  private constructor(readonly helper: HelperProcess) {
+  private constructor(
+    readonly helper: HelperProcess,
+    private readonly policyDir: string,
+  ) {
     this.image = join(helper.base, 'image.raw');
     writeFileSync(this.image, Buffer.alloc(4096, 7));
   }
 
   /** `limits`: of the policy. */
   static async create(limits: Readonly<Record<string, number>> = {}): Promise<World> {
-    const policy = mkdtempSync(join(tmpdir(), 'policy-'));
-    const file = join(policy, 'policy.yaml');
+    const file = join(mkdtempSync(join(tmpdir(), 'policy-')), 'policy.yaml');
     const lines = Object.entries(limits).map(([name, value]) => `  ${name}: ${value}\n`);
     writeFileSync(file, `version: 1\n${lines.length === 0 ? '' : `limits:\n${lines.join('')}`}`);
-    const helper = new HelperProcess(undefined, { '--policy': file }, ['unshare', '--mount', '--net', '--']);
-    const world = new World(helper);
+    const alone = ['unshare', '--mount', '--net', '--', 'sh', '-c', `${leaveForeignMounts}\nexec "$@"`, 'sh'];
+    const helper = new HelperProcess(undefined, { '--policy': file }, alone);
+    const world = new World(helper, dirname(file));
     try {
       await helper.start();
+      await world.synced();
       world.descriptors = descriptorsOf(helper.pid);
       await world.plantCanaries();
       world.bystanderPod = await WholePod.create(helper, world.image);
@@ -52,10 +57,14 @@ export class World {
     } catch (error) {
       await world.destroy();
       throw error;
-    } finally {
-      rmSync(policy, { recursive: true });
     }
     return world;
+  }
+
+  async restartHelper(): Promise<void> {
+    await this.helper.stop();
+    await this.helper.start();
+    this.wires.clear();
   }
 
   private bystanderPod: WholePod | undefined;
@@ -80,15 +89,35 @@ export class World {
     return join(this.outside, 'file');
   }
 
-  /** Another socket of that process, to be moved elsewhere. */
-  async foreignSocket(path: string): Promise<() => Promise<void>> {
-    const server = createServer((socket) => {
-      this.contacts += 1;
-      socket.destroy();
+  /**
+   * That process listens at another path, too. A socket that stands in a pod's volume can only be told from the
+   * pod's own by whose it is, and that is known when it is connected: nothing may be sent.
+   */
+  async listenAlso(path: string): Promise<void> {
+    await this.listen(path, (socket) => {
+      socket.on('data', ({ length }) => {
+        this.contacts += length;
+      });
     });
+  }
+
+  private async listen(path: string, onConnection: (socket: Socket) => void): Promise<void> {
+    const server = createServer(onConnection);
+    this.canaries.push(server);
     await new Promise<void>((resolve) => server.listen(path, resolve));
     chmodSync(path, 0o777);
-    return () => new Promise((resolve) => server.close(() => resolve()));
+  }
+
+  /** Runs a program in the helper's mount namespace. */
+  inMountNamespace(command: string, args: readonly string[]): Promise<string> {
+    return run('nsenter', [`--mount=/proc/${this.helper.pid}/ns/mnt`, '--', command, ...args]);
+  }
+
+  /** Takes off what is mounted there in the helper's mount namespace, unless the helper has done so. */
+  async unmount(path: string): Promise<void> {
+    if (mountsOf(this.helper.pid).some((mounts) => mounts.includes(` ${path} `))) {
+      await this.inMountNamespace('umount', ['-l', path]);
+    }
   }
 
   private async plantCanaries(): Promise<void> {
@@ -99,12 +128,22 @@ export class World {
     symlinkSync('file', join(this.outside, 'link'));
     await run('mkfifo', ['-m', '600', join(this.outside, 'fifo')]);
     await run('mknod', ['-m', '600', join(this.outside, 'tun'), 'c', '10', '200']);
-    const server = createServer(() => {
+    await this.listen(this.canarySocket, () => {
       this.contacts += 1;
     });
-    this.canaries.push(server);
-    await new Promise<void>((resolve) => server.listen(this.canarySocket, resolve));
-    chmodSync(this.canarySocket, 0o777);
+  }
+
+  /** The helper has looked at every pod, does nothing by itself any more and has no connection. */
+  private async synced(): Promise<void> {
+    const sockets = () => descriptorsOf(this.helper.pid).filter((what) => what === 'socket').length;
+    const listening = sockets();
+    const abort = new AbortController();
+    for await (const { event } of this.helper.client(PodService).watch({}, { signal: abort.signal })) {
+      if (event.case === 'synced') break;
+    }
+    abort.abort();
+    await this.disconnect();
+    await waitFor('connection to be closed', deadlineMs, () => sockets() === listening);
   }
 
   /** Makes every call once, so that what is made once is there before anything is counted. */
@@ -150,7 +189,9 @@ export class World {
 
   /** Remembers the host as it is. */
   async remember(): Promise<void> {
+    this.contacts = 0;
     this.before = await this.state();
+    this.canaryBefore = treeOf(this.outside);
   }
 
   /** The host is as it was remembered, and nobody outside the attacked pod was contacted. */
@@ -174,6 +215,12 @@ export class World {
     await Promise.all(this.pods.splice(0).map((pod) => pod.destroy()));
   }
 
+  /** Only of the tree outside and of the connections: quick, for each of many attacks. */
+  expectCanaryUnchanged(what: string): void {
+    expect(treeOf(this.outside), what).toEqual(this.canaryBefore);
+    expect(this.contacts, `connections to the canary: ${what}`).toBe(0);
+  }
+
   private async state(): Promise<string> {
     const { pid } = this.helper;
     return [
@@ -183,7 +230,6 @@ export class World {
       ...mountsOf(this.bystander.launcher.pid),
       ...treeOf(this.outside),
       ...treeOf(this.bystander.directory),
-      ...treeOf(this.helper.stateDir),
     ].join('\n');
   }
 
@@ -193,7 +239,7 @@ export class World {
     await this.disconnect();
     await this.bystanderPod?.destroy();
     await this.helper.destroy();
-    rmSync(this.outside, { recursive: true });
+    for (const directory of [this.outside, this.policyDir]) rmSync(directory, { recursive: true });
   }
 
   /**
@@ -205,10 +251,9 @@ export class World {
     await waitFor(`audit of ${count} refusals`, deadlineMs, async () => {
       if (this.refusals(since) === expected) return true;
       const before = this.refusals(since);
-      const [first] = methods.filter(({ name }) => name === 'PodService.Stat');
-      if (first === undefined || before > expected) throw new Error(`${before} refusals, not ${expected}`);
+      if (before > expected) throw new Error(`${before} refusals, not ${expected}`);
       expected += 1;
-      await this.call(first, new Uint8Array());
+      await this.call(methodNamed('PodService.Stat'), new Uint8Array());
       return false;
     });
   }

@@ -1,0 +1,192 @@
+import { spawn } from 'node:child_process';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { Socket } from 'node:net';
+import { join } from 'node:path';
+import { fromBinary } from '@bufbuild/protobuf';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { ConnectResponseSchema } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
+import { waitFor } from '../../harness/pods/run.js';
+import { agentUser } from '../../integration/privhelper-fixture.js';
+import { descriptorsOf, memoryOf } from './host-snapshot.js';
+import { methodNamed, methods } from './methods.js';
+import type { Behaviour, WholePod } from './pod.js';
+import { World } from './world.js';
+
+const deadlineMs = 20_000;
+const ticketTtlMs = 1000;
+
+const connect = methodNamed('SocketService.Connect');
+const identify = methodNamed('PodService.Identify');
+
+describe.runIf(process.getuid?.() === 0)('peers that hang, pour, die or take each other’s place', () => {
+  let world: World;
+  let pod: WholePod;
+
+  beforeAll(async () => {
+    world = await World.create({ ticketTtlMs });
+  });
+  afterAll(async () => {
+    await world?.destroy();
+  });
+  beforeEach(async () => {
+    pod = await world.pod();
+    await world.remember();
+  });
+  afterEach(async () => {
+    await world.expectUnchanged();
+    await world.expectHealthy();
+  });
+
+  async function ticket(): Promise<Uint8Array> {
+    const { message, text } = await world.callFor(connect, pod);
+    if (message === undefined) throw new Error(text);
+    return fromBinary(ConnectResponseSchema, message).ticket?.value ?? new Uint8Array();
+  }
+
+  describe('tickets', () => {
+    it('STO-033 refuses one that is forged, expired, or used', async () => {
+      const start = world.helper.audit().length;
+      const good = await ticket();
+      for (const at of [0, 15, 31]) {
+        const forged = Uint8Array.from(good, (byte, i) => (i === at ? byte ^ 1 : byte));
+        await expect(world.helper.claim(forged)).rejects.toMatchObject({ code: 'EACCES' });
+      }
+      world.helper.native.close(await world.helper.claim(good));
+      await expect(world.helper.claim(good)).rejects.toMatchObject({ code: 'EACCES' });
+      const held = descriptorsOf(world.helper.pid).length;
+      const late = await ticket();
+      await waitFor(
+        'the descriptor to be closed',
+        deadlineMs,
+        () => descriptorsOf(world.helper.pid).length <= held,
+      );
+      await expect(world.helper.claim(late)).rejects.toMatchObject({ code: 'EACCES' });
+      await world.expectRefusals(5, start);
+    });
+
+    it('STO-033 refuses one in the hands of another process of the agent’s user, and closes what it was for', async () => {
+      const start = world.helper.audit().length;
+      const stolen = await ticket();
+      const program = `
+        import sys, socket
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect(sys.argv[1])
+        s.send(bytes.fromhex(sys.argv[2]))
+        data, fds, *_ = socket.recv_fds(s, 64, 4)
+        sys.exit(100 + data[0] if not fds else 99)`.replaceAll(/^ {8}/gm, '');
+      const words = [
+        '-c',
+        program,
+        join(world.helper.socketDir, 'fd.sock'),
+        Buffer.from(stolen).toString('hex'),
+      ];
+      const thief = spawn('python3', words, { uid: agentUser, gid: agentUser, stdio: 'inherit' });
+      const code = await new Promise((resolve) => thief.once('exit', resolve));
+      expect(code).toBe(100 + 13);
+      await expect(world.helper.claim(stolen)).rejects.toMatchObject({ code: 'EACCES' });
+      await world.expectRefusals(2, start);
+    });
+  });
+
+  it('STO-002 AFT-008 does nothing to a process that has got the launcher’s number', async () => {
+    await world.callFor(identify, pod);
+    const { pid } = pod.launcher;
+    await pod.launcher.kill();
+    const impostor = await takeNumber(pid);
+    try {
+      const links = readdirSync(`/proc/${pid}/fd`);
+      for (const hostile of methods.filter(({ subject }) => subject.endsWith('launcher'))) {
+        const answer = await world.callFor(hostile, pod);
+        expect(answer.message, hostile.name).toBeUndefined();
+        expect(['ESRCH', 'ECONNREFUSED'], `${hostile.name} ${answer.text}`).toContain(
+          answer.failure?.errnoName,
+        );
+      }
+      expect(readdirSync(`/proc/${pid}/fd`)).toEqual(links);
+    } finally {
+      impostor.kill();
+    }
+  });
+
+  it('AFT-027 serves another pod while one has stopped with a full backlog', async () => {
+    // Not pinned, so that each call has to be answered by the launcher itself.
+    await pod.launcher.listen('sockets/small', 'echo', 1);
+    pod.moveListener('sockets/small');
+    const letGo = await pod.fillBacklog();
+    let waiting = 0;
+    const calls = Array.from({ length: 6 }, async () => {
+      waiting += 1;
+      const answer = await world.callFor(identify, pod);
+      waiting -= 1;
+      return answer;
+    });
+    const { code } = await world.callFor(identify, world.bystander);
+    expect(code).toBe('');
+    expect(waiting).toBeGreaterThan(0);
+    for (const answer of await Promise.all(calls)) {
+      expect(answer.failure).toMatchObject({ errnoName: 'EAGAIN', unchanged: true });
+    }
+    await letGo();
+    expect((await world.callFor(identify, pod)).code).toBe('');
+  });
+
+  it.each<Behaviour>(['mute', 'drip', 'flood'])(
+    'AFT-008 WIRE-016 is not held up or filled by a launcher that is %s, and passes none of its bytes on',
+    async (behaviour) => {
+      await pod.launcher.listen('sockets/other', behaviour);
+      pod.moveListener('sockets/other');
+      for (const hostile of methods.filter(({ uses }) => uses.length > 0)) {
+        const { code, text } = await world.callFor(hostile, pod);
+        expect(['', 'permission_denied', 'not_found'], `${hostile.name} ${text}`).toContain(code);
+        pod.restore();
+      }
+      await world.callFor(identify, pod);
+      const before = descriptorsOf(world.helper.pid);
+      const [used, memory] = [processorTime(world.helper.pid), memoryOf(world.helper.pid)];
+      const fd = await world.helper.claim(await ticket());
+      // The agent has the connection, the helper nothing of it.
+      expect(descriptorsOf(world.helper.pid)).toEqual(before);
+      const socket = new Socket({ fd, readable: true, writable: true });
+      socket.write('hello');
+      if (behaviour === 'flood') {
+        let received = 0;
+        socket.on('data', ({ length }) => {
+          received += length;
+        });
+        await waitFor('256 MiB', deadlineMs, () => received > 256 << 20);
+        // 256 MiB through a process of Node's take it hundreds of milliseconds; a few calls some.
+        expect(processorTime(world.helper.pid) - used).toBeLessThan(20);
+        expect(memoryOf(world.helper.pid) - memory).toBeLessThan(32 << 20);
+      }
+      socket.destroy();
+    },
+  );
+
+  it('is told apart from a helper before it by tickets of none', async () => {
+    const old = await ticket();
+    await world.disconnect();
+    await world.restartHelper();
+    await expect(world.helper.claim(old)).rejects.toMatchObject({ code: 'EACCES' });
+    expect((await world.callFor(identify, world.bystander)).code).toBe('');
+    expect((await world.callFor(identify, pod)).code).toBe('');
+    await world.remember();
+  });
+});
+
+/** User and system time, ticks of 10 ms. */
+function processorTime(pid: number): number {
+  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8')
+    .replace(/^.*\) /s, '')
+    .split(' ');
+  return Number(fields[11]) + Number(fields[12]);
+}
+
+/** A process with that number, outside every pod. */
+async function takeNumber(pid: number) {
+  return waitFor(`a process with number ${pid}`, deadlineMs, () => {
+    writeFileSync('/proc/sys/kernel/ns_last_pid', `${pid - 1}`);
+    const made = spawn('sleep', ['infinity'], { stdio: 'ignore' });
+    if (made.pid === pid) return made;
+    made.kill('SIGKILL');
+    return undefined;
+  });
+}

@@ -1,0 +1,135 @@
+import { spawn } from 'node:child_process';
+import { lstatSync, renameSync, rmSync, symlinkSync } from 'node:fs';
+import { join } from 'node:path';
+import { fromBinary } from '@bufbuild/protobuf';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { ConnectResponseSchema } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
+import { waitFor } from '../../harness/pods/run.js';
+import { type HostileMethod, methodNamed, methods, type Use } from './methods.js';
+import type { WholePod } from './pod.js';
+import { World } from './world.js';
+
+const rounds = 200;
+const deadlineMs = 20_000;
+const racer = new URL('racer.py', import.meta.url).pathname;
+const uses = methods.flatMap(({ uses }) => uses);
+const entries = [...new Set(uses.map(({ entry }) => entry))];
+const volumes = [...new Set(entries.map((entry) => entry.split('/', 1)[0] ?? ''))];
+
+describe.runIf(process.getuid?.() === 0)('pods that change between two system calls', () => {
+  let world: World;
+  let pod: WholePod;
+
+  beforeAll(async () => {
+    world = await World.create();
+  });
+  afterAll(async () => {
+    await world?.destroy();
+  });
+  beforeEach(async () => {
+    pod = await world.pod();
+    await world.remember();
+  });
+  afterEach(async () => {
+    await world.removePods();
+    await world.expectUnchanged();
+    await world.expectHealthy();
+  });
+
+  /** Runs `body` while the entry and a link to `target` take turns. */
+  async function racing(path: string, target: string, body: () => Promise<void>): Promise<void> {
+    const link = `${path}.link`;
+    const there = lstatSync(path, { throwIfNoEntry: false }) !== undefined;
+    if (there) symlinkSync(target, link);
+    const words = there ? ['swap', path, link] : ['plant', path, target];
+    const child = spawn('python3', [racer, ...words], { stdio: ['ignore', 'pipe', 'inherit'] });
+    let said = '';
+    child.stdout.on('data', (chunk: Buffer) => {
+      said += chunk.toString();
+    });
+    try {
+      await waitFor('racer', deadlineMs, () => said.includes('racing'));
+      await body();
+    } finally {
+      child.kill('SIGTERM');
+      await waitFor('racer to end', deadlineMs, () => /racing\n\d+\n/.test(said) || child.exitCode !== null);
+    }
+    expect(Number(said.split('\n')[1])).toBeGreaterThan(rounds);
+    if (!there) return;
+    if (lstatSync(path).isSymbolicLink()) renameSync(link, path);
+    else rmSync(link);
+  }
+
+  /** Each answer is a success on what is the pod's, or says what was refused. */
+  async function callOften(hostile: HostileMethod, attacked: readonly Use[]): Promise<void> {
+    const counts = { succeeded: 0, failed: 0 };
+    const bothExpected = attacked.some(({ how }) => how === 'connect' || how === 'pin');
+    const deadline = performance.now() + deadlineMs;
+    const enough = () => {
+      const both = counts.succeeded > 0 && counts.failed > 0;
+      return counts.succeeded + counts.failed >= rounds && (both || !bothExpected);
+    };
+    while (!enough()) {
+      expect(performance.now(), `${hostile.name} succeeds and fails: ${JSON.stringify(counts)}`).toBeLessThan(
+        deadline,
+      );
+      pod.restore();
+      // Each call finds what it pins unpinned.
+      await world.callFor(methodNamed('PodService.Release'), pod);
+      const { code, text, failure, message } = await world.callFor(hostile, pod);
+      const told = `${hostile.name}: ${code} ${text}`;
+      expect(['internal', 'unknown'], told).not.toContain(code);
+      if (message === undefined) {
+        expect(failure?.refused || failure?.errnoName, told).toBeTruthy();
+        counts.failed += 1;
+      } else {
+        counts.succeeded += 1;
+        if (hostile.name === 'SocketService.Connect') {
+          const { ticket } = fromBinary(ConnectResponseSchema, message);
+          world.helper.native.close(await world.helper.claim(ticket?.value ?? new Uint8Array()));
+        }
+      }
+    }
+    world.expectCanaryUnchanged(hostile.name);
+  }
+
+  it.each(entries)(
+    'AFT-002 AFT-008 STO-001 acts on %s of the pod or on nothing while it and a link take turns',
+    async (entry) => {
+      const target = entry.endsWith('sock') ? world.canarySocket : world.canaryFile;
+      await racing(pod.path(entry), target, async () => {
+        for (const hostile of methods) {
+          const attacked = hostile.uses.filter((use) => use.entry === entry);
+          if (attacked.length > 0) await callOften(hostile, attacked);
+        }
+      });
+    },
+  );
+
+  it.each(volumes)(
+    'AFT-002 AFT-008 REC-051 acts in the volume %s of the pod or nowhere while it and a link to another’s take turns',
+    async (volume) => {
+      await racing(pod.path(volume), world.bystander.path(volume), async () => {
+        for (const hostile of methods) {
+          const attacked = hostile.uses.filter(
+            ({ entry, how }) => entry.startsWith(`${volume}/`) && how !== 'look',
+          );
+          if (attacked.length > 0) await callOften(hostile, attacked);
+        }
+      });
+    },
+  );
+
+  it('AFT-002 writes no file of another pod’s when the directory above the volumes takes turns with a link', async () => {
+    const above = join(pod.directory, 'volumes');
+    await racing(above, join(world.bystander.directory, 'volumes'), async () => {
+      for (const name of [
+        'NetworkService.Apply',
+        'StorageService.MountContainerDisk',
+        'PodService.MarkUnresponsive',
+      ]) {
+        await callOften(methodNamed(name), []);
+      }
+    });
+  });
+});
