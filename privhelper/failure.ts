@@ -94,6 +94,8 @@ export function expired(operation: string, unchanged: boolean): CallFailure {
 const codeOfErrno: Readonly<Record<string, Code>> = {
   ENOENT: Code.NotFound,
   ENAMETOOLONG: Code.InvalidArgument,
+  // Something took the place between two system calls.
+  EADDRINUSE: Code.Aborted,
   EAGAIN: Code.Aborted,
   EBUSY: Code.Aborted,
   EINTR: Code.Aborted,

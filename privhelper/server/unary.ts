@@ -129,8 +129,12 @@ function readBody(stream: ServerHttp2Stream, maxBytes: number): Promise<Buffer> 
       chunks.length = 0;
       reject(unreadable(Code.ResourceExhausted, `message is larger than ${maxBytes} bytes`));
     });
-    stream.on('end', () => resolve(Buffer.concat(chunks, Math.min(length, maxBytes))));
     const cutOff = () => reject(unreadable(Code.Canceled, 'the request was cut off'));
+    stream.on('end', () => {
+      // A stream that is reset ends, too, and what has come of a message may be a message.
+      if (stream.aborted) cutOff();
+      else resolve(Buffer.concat(chunks, Math.min(length, maxBytes)));
+    });
     stream.on('error', cutOff);
     stream.on('close', cutOff);
   });

@@ -32,14 +32,22 @@ interface WatchedPod {
   /** Watch descriptor of each level. */
   readonly watches: (number | undefined)[];
   readonly budget: TokenBucket;
+  readonly events: TokenBucket;
   published: ObservedPod | undefined;
   /** The chain of directories must be looked at, not only the state. */
   chain: boolean;
   queued: boolean;
   looking: boolean;
   timer: NodeJS.Timeout | undefined;
+  /** Runs while a directory of the pod is not watched because it changed too often. */
+  pause: NodeJS.Timeout | undefined;
 }
 
+/** Events of one pod: what a launcher does to its volumes must not take up the time of the others. */
+const eventsBurst = 2000;
+const eventsPerSecond = 200;
+/** Time without a watch for a directory that changes more often; then it is looked at again. */
+const pauseMs = 1000;
 /** Looks at one pod: 20 at once, then 10 a second, so that a busy pod does not starve others. */
 const looksBurst = 20;
 const looksPerSecond = 10;
@@ -84,7 +92,7 @@ export class PodWatcher {
   close(): void {
     this.closed = true;
     clearInterval(this.timer);
-    for (const pod of this.pods.values()) clearTimeout(pod.timer);
+    for (const pod of this.pods.values()) clearTimers(pod);
     const stops = { code: Code.Unavailable, operation: 'watch pods', message: 'the helper stops' };
     for (const subscription of this.subscriptions) subscription.end(new CallFailure(stops));
     this.inotify?.close();
@@ -146,11 +154,23 @@ export class PodWatcher {
         this.owners.delete(wd);
         if (pod.watches[level] === wd) pod.watches[level] = undefined;
       }
+      if (!pod.events.take()) {
+        this.pauseWatch(pod, level);
+        continue;
+      }
       const { concerns, branches } = levels[level] ?? { concerns: () => false, branches: false };
       // Without a name the event is about the directory itself.
       if (name === '') this.enqueue(pod, true);
       else if (concerns(name)) this.enqueue(pod, branches);
     }
+  }
+
+  private pauseWatch(pod: WatchedPod, level: number): void {
+    this.own(pod, level, undefined);
+    pod.pause ??= setTimeout(() => {
+      pod.pause = undefined;
+      this.enqueue(pod, true);
+    }, pauseMs).unref();
   }
 
   /** Lists the pods directory and looks at every pod, with one scan at a time. */
@@ -190,11 +210,13 @@ export class PodWatcher {
       uid,
       watches: levels.map(() => undefined),
       budget: new TokenBucket(looksBurst, looksPerSecond, this.options.now),
+      events: new TokenBucket(eventsBurst, eventsPerSecond, this.options.now),
       published: undefined,
       chain: true,
       queued: false,
       looking: false,
       timer: undefined,
+      pause: undefined,
     };
     this.pods.set(uid, pod);
     this.enqueue(pod, true);
@@ -293,7 +315,7 @@ export class PodWatcher {
 
   private remove(pod: WatchedPod): void {
     for (const level of levels.keys()) this.own(pod, level, undefined);
-    clearTimeout(pod.timer);
+    clearTimers(pod);
     if (this.pods.get(pod.uid) !== pod) return;
     this.pods.delete(pod.uid);
     this.options.onGone(pod.uid);
@@ -303,6 +325,11 @@ export class PodWatcher {
   private send(podUid: string, event: PodEvent): void {
     for (const subscription of this.subscriptions) subscription.push(podUid, event);
   }
+}
+
+function clearTimers(pod: WatchedPod): void {
+  clearTimeout(pod.timer);
+  clearTimeout(pod.pause);
 }
 
 function aborted(signal: AbortSignal): Promise<void> {

@@ -1,5 +1,7 @@
+import { unlinkSync, writeFileSync } from 'node:fs';
 import { connect as connectHttp2, constants } from 'node:http2';
 import type { Socket } from 'node:net';
+import { join } from 'node:path';
 import { fromBinary } from '@bufbuild/protobuf';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { GetHelperResponseSchema } from '../../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
@@ -116,7 +118,9 @@ describe.runIf(process.getuid?.() === 0)('an agent that asks for too much', () =
       const wire = world.wire('helper.sock');
       const streams = Array.from({ length: 10 }, (_, i) => {
         const stream = wire.open(hostile.method);
-        const timer = i === 0 ? undefined : setInterval(() => stream.write(Buffer.from([0])), 50);
+        // What has come may be a whole message: it is none before its end.
+        if (i % 2 === 0) stream.write(hostile.encode(world.bystander.target));
+        const timer = i < 2 ? undefined : setInterval(() => stream.write(Buffer.from([0])), 50);
         return new Promise<number>((resolve) => {
           stream.resume().on('close', () => {
             clearInterval(timer);
@@ -149,10 +153,19 @@ describe.runIf(process.getuid?.() === 0)('an agent that asks for too much', () =
       const all = async () => (await usage('calls of the agent')) === limits.maxCalls;
       await waitFor('calls to be open', deadlineMs, all);
       const known = await usage('pods watched');
-      const changes = limits.maxPendingEvents + 8;
-      for (let i = 0; i < changes; i++) pods.push(new TestPod(world.helper));
-      const seen = async () => (await usage('pods watched')) === known + changes;
+      const many = 40;
+      for (let i = 0; i < many; i++) pods.push(new TestPod(world.helper));
+      const seen = async () => (await usage('pods watched')) === known + many;
       await waitFor('pods to be seen', deadlineMs, seen);
+      // More than what streams and sockets hold by themselves.
+      for (let i = 0; i < 30; i++) {
+        for (const pod of pods) {
+          const marker = join(pod.volume('sockets'), 'launcher-unresponsive');
+          if (i % 2 === 0) writeFileSync(marker, '');
+          else unlinkSync(marker);
+        }
+        await usage('watches');
+      }
       // It has not taken a byte so far, and is told so when it does.
       session.settings({ initialWindowSize: 65_535 });
       await world.helper.audited(

@@ -56,3 +56,13 @@ export function memoryOf(pid: number): number {
   const [, kibibytes] = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8')) ?? [];
   return Number(kibibytes) * 1024;
 }
+
+export const ticksPerSecond = 100;
+
+/** User and system time, ticks. */
+export function processorTime(pid: number): number {
+  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8')
+    .replace(/^.*\) /s, '')
+    .split(' ');
+  return Number(fields[11]) + Number(fields[12]);
+}

@@ -137,8 +137,8 @@ describe.runIf(process.getuid?.() === 0)('pods whose directories and sockets are
         if (answer.message === undefined)
           expectNamed(answer, `${hostile.name} ${answer.code} ${answer.text}`);
       }
-      pod.restore();
       move(real, aside);
+      pod.restore();
       renameSync(real, full);
       renameSync(aside, real);
     }

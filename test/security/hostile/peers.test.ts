@@ -1,5 +1,5 @@
 import { spawn } from 'node:child_process';
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { readdirSync, writeFileSync } from 'node:fs';
 import { Socket } from 'node:net';
 import { join } from 'node:path';
 import { fromBinary } from '@bufbuild/protobuf';
@@ -7,7 +7,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import { ConnectResponseSchema } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { waitFor } from '../../harness/pods/run.js';
 import { agentUser } from '../../integration/privhelper-fixture.js';
-import { descriptorsOf, memoryOf } from './host-snapshot.js';
+import { descriptorsOf, memoryOf, processorTime } from './host-snapshot.js';
 import { methodNamed, methods } from './methods.js';
 import type { Behaviour, WholePod } from './pod.js';
 import { World } from './world.js';
@@ -123,7 +123,10 @@ describe.runIf(process.getuid?.() === 0)('peers that hang, pour, die or take eac
     expect(code).toBe('');
     expect(waiting).toBeGreaterThan(0);
     for (const answer of await Promise.all(calls)) {
-      expect(answer.failure).toMatchObject({ errnoName: 'EAGAIN', unchanged: true });
+      expect(answer.failure, `${answer.code} ${answer.text}`).toMatchObject({
+        errnoName: 'EAGAIN',
+        unchanged: true,
+      });
     }
     await letGo();
     expect((await world.callFor(identify, pod)).code).toBe('');
@@ -171,14 +174,6 @@ describe.runIf(process.getuid?.() === 0)('peers that hang, pour, die or take eac
     await world.remember();
   });
 });
-
-/** User and system time, ticks of 10 ms. */
-function processorTime(pid: number): number {
-  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8')
-    .replace(/^.*\) /s, '')
-    .split(' ');
-  return Number(fields[11]) + Number(fields[12]);
-}
 
 /** A process with that number, outside every pod. */
 async function takeNumber(pid: number) {

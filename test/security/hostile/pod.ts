@@ -3,8 +3,8 @@
  * and devices of its own, and a container-disk process with its image.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { existsSync, linkSync, renameSync, rmSync } from 'node:fs';
-import { connect as connectSocket } from 'node:net';
+import { closeSync, linkSync, openSync, renameSync, rmSync } from 'node:fs';
+import { connect as connectSocket, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { PodCgroups } from '../../harness/pods/cgroup.js';
 import { readIfThere } from '../../harness/pods/proc.js';
@@ -102,6 +102,8 @@ export class PodProcess {
 export class WholePod {
   private readonly pod: TestPod;
   private readonly cgroups: PodCgroups;
+  /** Descriptors of the volumes that calls leave something in. */
+  private readonly held: readonly number[];
   private readonly processes: PodProcess[] = [];
   private launcherProcess: PodProcess | undefined;
 
@@ -111,6 +113,7 @@ export class WholePod {
   ) {
     this.pod = new TestPod(helper);
     this.cgroups = new PodCgroups(this.pod.podUid, 'cgroupfs');
+    this.held = ['container-disks', 'sockets'].map((volume) => openSync(this.path(volume), 'r'));
   }
 
   static async create(helper: HelperProcess, image: string): Promise<WholePod> {
@@ -149,22 +152,26 @@ export class WholePod {
     await this.launcherProcess.listen('sockets/launcher-sock');
   }
 
-  /** Puts a listener of the launcher in the place of launcher-sock. */
-  moveListener(entry: string): void {
-    renameSync(this.path(entry), this.path('sockets/launcher-sock'));
-  }
-
   private async startDisk(): Promise<void> {
     const disk = await this.start(['--mount'], diskNamespaces, []);
     await disk.listen('container-disks/disk_0.sock');
     linkSync(this.path('container-disks/disk_0.sock'), this.path('container-disks/kept'));
   }
 
-  /** Puts back what calls have removed or left. */
+  /** Puts back what calls have removed or left, in the pod's own volumes whatever is at their place now. */
   restore(): void {
-    const socket = this.path('container-disks/disk_0.sock');
-    if (!existsSync(socket)) linkSync(this.path('container-disks/kept'), socket);
-    rmSync(this.path('sockets/launcher-unresponsive'), { force: true });
+    const [disks, sockets] = this.held;
+    try {
+      linkSync(`/proc/self/fd/${disks}/kept`, `/proc/self/fd/${disks}/disk_0.sock`);
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+    }
+    rmSync(`/proc/self/fd/${sockets}/launcher-unresponsive`, { force: true });
+  }
+
+  /** Puts a listener of the launcher in the place of launcher-sock. */
+  moveListener(entry: string): void {
+    renameSync(this.path(entry), this.path('sockets/launcher-sock'));
   }
 
   private async start(namespaces: string[], script: string, words: string[]): Promise<PodProcess> {
@@ -183,18 +190,21 @@ export class WholePod {
 
   /** Stops the launcher and fills the backlog of launcher-sock. Resolves to what undoes it. */
   async fillBacklog(): Promise<() => Promise<void>> {
-    const path = this.path('sockets/launcher-sock');
     const { pid } = this.launcher;
     this.launcher.signal('SIGSTOP');
     await waitFor('launcher to stop', deadlineMs, () =>
       /^State:\tT/m.test(readIfThere(`/proc/${pid}/status`)),
     );
-    const held: ReturnType<typeof connectSocket>[] = [];
-    for (let full = false; !full; ) {
-      full = await new Promise<boolean>((resolve) => {
-        const socket = connectSocket(path, () => resolve(false)).on('error', () => resolve(true));
+    // Addresses of sockets are short.
+    const path = `/proc/self/fd/${this.held[1]}/launcher-sock`;
+    const held: Socket[] = [];
+    for (let failure: string | undefined; failure !== 'EAGAIN'; ) {
+      failure = await new Promise<string | undefined>((resolve) => {
+        const socket = connectSocket(path, () => resolve(undefined));
+        socket.on('error', ({ code }: NodeJS.ErrnoException) => resolve(code));
         held.push(socket);
       });
+      if (failure !== undefined && failure !== 'EAGAIN') throw new Error(`connect launcher-sock: ${failure}`);
     }
     return async () => {
       for (const socket of held) socket.destroy();
@@ -203,6 +213,7 @@ export class WholePod {
   }
 
   async destroy(): Promise<void> {
+    for (const fd of this.held) closeSync(fd);
     await this.cgroups.destroy(deadlineMs);
     await this.pod.destroy();
   }

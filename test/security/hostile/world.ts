@@ -252,8 +252,9 @@ export class World {
       if (this.refusals(since) === expected) return true;
       const before = this.refusals(since);
       if (before > expected) throw new Error(`${before} refusals, not ${expected}`);
-      expected += 1;
-      await this.call(methodNamed('PodService.Stat'), new Uint8Array());
+      // On the operators' socket, which what the agent does leaves free.
+      const { code } = await this.call(methodNamed('InspectService.GetCgroup'), new Uint8Array());
+      if (code === 'invalid_argument') expected += 1;
       return false;
     });
   }

@@ -175,6 +175,26 @@ describe('pod watcher', () => {
     expect(tree.looks - before).toBeLessThan(100);
   });
 
+  it('stops watching a directory that changes too often for a while, and misses nothing', async () => {
+    const { tree, watcher, launcher, set, reader } = start();
+    launcher(podA);
+    launcher(podB);
+    watcher.start();
+    const next = reader();
+    for (let i = 0; i < 3; i += 1) await next();
+    for (let i = 0; i < 5000 && tree.removed.length === 0; i += 1) {
+      tree.event(sockets(podA), `junk-${i}`, 0x100);
+    }
+    expect(tree.removed).toHaveLength(1);
+    // The watch is gone, and so are its events.
+    set(podA, { launcherSocket: 'present' });
+    set(podB, { launcherSocket: 'present' });
+    tree.event(sockets(podA), 'launcher-sock', 0x100);
+    tree.event(sockets(podB), 'launcher-sock', 0x100);
+    expect(await next()).toMatchObject({ pod: { podUid: podB, launcherSocket: 'present' } });
+    expect(await next()).toMatchObject({ pod: { podUid: podA, launcherSocket: 'present' } });
+  });
+
   it('looks at everything again after an overflow', async () => {
     const { tree, watcher, launcher, set, reader, reports } = start();
     launcher(podA);
