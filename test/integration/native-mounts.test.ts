@@ -2,6 +2,7 @@
 import {
   chmodSync,
   existsSync,
+  linkSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
@@ -233,30 +234,18 @@ describe('container disks', () => {
     const volume = pod.emptyDir('container-disks');
     await expect(mount(pod, pinned, 1)).rejects.toMatchObject({ code: 'ENOENT' });
     // A container-disk process of another pod behind the name.
-    writeFileSync(join(volume, 'disk_1.sock'), '');
-    await run('mount', [
-      '--bind',
-      join(other.emptyDir('container-disks'), 'disk_1.sock'),
-      join(volume, 'disk_1.sock'),
-    ]);
+    linkSync(join(other.emptyDir('container-disks'), 'disk_1.sock'), join(volume, 'disk_1.sock'));
     await expect(mount(pod, pinned, 1)).rejects.toMatchObject({
       code: 'EPERM',
       operation: 'cgroup of container-disk process',
       refused: true,
     });
     expect(await child.call('containerDiskState', identify, pods, pod.uid, 1)).toBe('not-listening');
-    await run('umount', [join(volume, 'disk_1.sock')]);
     await expect(mount(pod, foreign, 0)).rejects.toMatchObject({ code: 'EPERM', refused: true });
     // The launcher's own process behind the name: not another container.
     rmSync(join(volume, 'disk_1.sock'));
-    writeFileSync(join(volume, 'disk_2.sock'), '');
-    await run('mount', [
-      '--bind',
-      join(pod.emptyDir('sockets'), 'launcher-sock'),
-      join(volume, 'disk_2.sock'),
-    ]);
+    linkSync(join(pod.emptyDir('sockets'), 'launcher-sock'), join(volume, 'disk_2.sock'));
     await expect(mount(pod, pinned, 2)).rejects.toMatchObject({ code: 'EPERM', refused: true });
-    await run('umount', [join(volume, 'disk_2.sock')]);
     // Something that is not a file in the place of the mount point.
     const point = join(volume, 'disk_0.img');
     symlinkSync(image, point);

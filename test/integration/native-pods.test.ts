@@ -1,6 +1,15 @@
 /** Launcher pods as a locked-down helper meets them: pinning, brokered sockets, the notify socket, devices. */
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, readlinkSync, renameSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import {
+  linkSync,
+  mkdirSync,
+  readlinkSync,
+  renameSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
@@ -131,9 +140,13 @@ describe('launcher pods', () => {
     await launch(other);
     writeFileSync(socketOf(pod), '');
     await run('mount', ['--bind', socketOf(other), socketOf(pod)]);
+    const mounted = { code: 'EXDEV', operation: 'openat2 launcher-sock', refused: true };
+    expect(await child.failure('pinLauncher', identify, pods, pod.uid)).toMatchObject(mounted);
+    await run('umount', [socketOf(pod)]);
+    rmSync(socketOf(pod));
+    linkSync(socketOf(other), socketOf(pod));
     const foreign = { code: 'EPERM', operation: 'cgroup of launcher', refused: true };
     expect(await child.failure('pinLauncher', identify, pods, pod.uid)).toMatchObject(foreign);
-    await run('umount', [socketOf(pod)]);
     rmSync(socketOf(pod));
     // This test's own process, in no pod's cgroup; bound through a short path.
     const server = createServer((connection) => connection.destroy());
