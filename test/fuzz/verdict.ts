@@ -20,8 +20,9 @@ const codes: ReadonlySet<string> = new Set([
   'canceled',
 ]);
 
-/** Answers to bytes that are no message of the method, or too many. */
-const undecodableCodes: ReadonlySet<string> = new Set(['invalid_argument', 'resource_exhausted', 'internal']);
+/** Answers to bytes that are no message of the method, or too many. The library has its own for streams. */
+const undecodableCodes: ReadonlySet<string> = new Set(['invalid_argument', 'resource_exhausted']);
+const undecodableStreamCodes: ReadonlySet<string> = new Set([...undecodableCodes, 'internal']);
 
 export interface Verdict {
   /** `ok`, the code of the error, or `reset`. */
@@ -50,12 +51,13 @@ export function judge(call: RpcCall, answer: Answer): Verdict {
 
 /** Of a request that need not be one of the protocol: any refusal will do, but no fault of the helper. */
 export function judgeStray({ method, request }: StrayRequest, { status }: Answer): Verdict {
-  const fault = status === 500 && (decodes(method.input, request.body) || !undecodableCodes.has('internal'));
+  const fault = status === 500 && (method.methodKind === 'unary' || decodes(method.input, request.body));
   return { outcome: String(status), ...(fault ? { problem: `status ${status}` } : {}) };
 }
 
 function judgeError(call: RpcCall, code: string): Verdict {
-  const allowed = decodes(call.method.input, call.message) ? codes : undecodableCodes;
+  const undecodable = call.method.methodKind === 'unary' ? undecodableCodes : undecodableStreamCodes;
+  const allowed = decodes(call.method.input, call.message) ? codes : undecodable;
   return { outcome: code, ...(allowed.has(code) ? {} : { problem: `code ${code}` }) };
 }
 

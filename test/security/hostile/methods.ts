@@ -23,7 +23,7 @@ import {
   Protocol,
 } from '../../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { IdentifyRequestSchema, PodService } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
-import { PodSocket, SocketService } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
+import { PodListener, PodSocket, SocketService } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { StorageService } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { methodName } from '../../../privhelper/declarations.js';
 import { type Entry, inspection, type Subject, table } from '../../../privhelper/dispatch.js';
@@ -32,6 +32,8 @@ import { type Entry, inspection, type Subject, table } from '../../../privhelper
 export interface Target {
   readonly podUid: string;
   readonly vmiUid: string;
+  /** A pod that holds volumes which are plugged into the VM. */
+  readonly attachmentPodUid: string;
   /** Path of a container-disk image, as the container-disk process sees it. */
   readonly image: string;
 }
@@ -104,6 +106,7 @@ const notify: Use = { entry: 'public/domain-notify-pipe.sock', how: 'make' };
 const record: Use = { entry: 'private/vif-cache-net1.json', how: 'make' };
 const diskSocket: Use = { entry: 'container-disks/disk_0.sock', how: 'look' };
 const diskPeer: Use = { entry: 'container-disks/disk_0.sock', how: 'connect' };
+const iso: Use = { entry: 'private/config-map-disks/config.iso', how: 'look' };
 const diskImage: Use = { entry: 'container-disks/disk_0.img', how: 'make' };
 
 const tooHigh = [
@@ -140,9 +143,42 @@ const lines: readonly Line[] = [
 
   line(SocketService.method.connect, (target) => ({ ...pod(target), socket: PodSocket.LAUNCHER_COMMAND }), {
     uses: [command],
+    wrong: [
+      [
+        'index',
+        (request) => {
+          request.index = 1;
+        },
+      ],
+      [
+        'source_vmi_uid',
+        (request) => {
+          request.sourceVmiUid = '99999999-9999-4999-8999-999999999999';
+        },
+      ],
+    ],
   }),
-  line(SocketService.method.listenNotify, pod, { uses: [launcher, notify] }),
-  line(SocketService.method.closeNotify, pod, { uses: [notify] }),
+  line(
+    SocketService.method.connectAttachment,
+    (target) => ({ ...pod(target), attachmentPodUid: target.attachmentPodUid }),
+    {
+      uses: [launcher],
+      wrong: [
+        [
+          'attachment_pod_uid',
+          (request) => {
+            request.attachmentPodUid = request.pod?.podUid ?? '';
+          },
+        ],
+      ],
+    },
+  ),
+  line(SocketService.method.listen, (target) => ({ ...pod(target), listener: PodListener.NOTIFY }), {
+    uses: [launcher, notify],
+  }),
+  line(SocketService.method.closeListener, (target) => ({ ...pod(target), listener: PodListener.NOTIFY }), {
+    uses: [notify],
+  }),
 
   line(NetworkService.method.observe, pod, { uses: [launcher] }),
   line(NetworkService.method.apply, (target) => ({ ...pod(target), ...network }), {
@@ -197,6 +233,47 @@ const lines: readonly Line[] = [
           'image_path',
           (request) => {
             request.imagePath = 'a'.repeat(4097);
+          },
+        ],
+      ],
+    },
+  ),
+  line(
+    StorageService.method.openContainerDisk,
+    (target) => ({
+      ...pod(target),
+      container: { case: 'volumeIndex' as const, value: 0 },
+      imagePath: target.image,
+    }),
+    {
+      uses: [launcher, diskPeer],
+      anyText: ['image_path'],
+      wrong: [
+        [
+          'container',
+          (request) => {
+            request.container = { case: undefined };
+          },
+        ],
+        [
+          'volume_index',
+          (request) => {
+            request.container = { case: 'volumeIndex', value: 1000 };
+          },
+        ],
+      ],
+    },
+  ),
+  line(
+    StorageService.method.statIso,
+    (target) => ({ ...pod(target), iso: { case: 'configMapVolume' as const, value: 'config' } }),
+    {
+      uses: [launcher, iso],
+      wrong: [
+        [
+          'iso',
+          (request) => {
+            request.iso = { case: undefined };
           },
         ],
       ],

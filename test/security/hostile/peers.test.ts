@@ -4,6 +4,7 @@ import { Socket } from 'node:net';
 import { join } from 'node:path';
 import { fromBinary } from '@bufbuild/protobuf';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { InspectService } from '../../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { ConnectResponseSchema } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { waitFor } from '../../harness/pods/run.js';
 import { agentUser } from '../../integration/privhelper-fixture.js';
@@ -53,13 +54,11 @@ describe.runIf(process.getuid?.() === 0)('peers that hang, pour, die or take eac
       }
       world.helper.native.close(await world.helper.claim(good));
       await expect(world.helper.claim(good)).rejects.toMatchObject({ code: 'EACCES' });
-      const held = descriptorsOf(world.helper.pid).length;
       const late = await ticket();
-      await waitFor(
-        'the descriptor to be closed',
-        deadlineMs,
-        () => descriptorsOf(world.helper.pid).length <= held,
-      );
+      await waitFor('the descriptor to be closed', deadlineMs, async () => {
+        const { usage } = await world.helper.operator(InspectService).getHelper({});
+        return usage.find(({ name }) => name === 'descriptors unclaimed')?.used === 0;
+      });
       await expect(world.helper.claim(late)).rejects.toMatchObject({ code: 'EACCES' });
       await world.expectRefusals(5, start);
     });
@@ -101,13 +100,14 @@ describe.runIf(process.getuid?.() === 0)('peers that hang, pour, die or take eac
           answer.failure?.errnoName,
         );
       }
-      expect(readdirSync(`/proc/${pid}/fd`)).toEqual(links);
+      // Of its own it may close what it likes.
+      expect(readdirSync(`/proc/${pid}/fd`).filter((fd) => !links.includes(fd))).toEqual([]);
     } finally {
       impostor.kill();
     }
   });
 
-  it('AFT-027 serves another pod while one has stopped with a full backlog', async () => {
+  it('serves another pod while one has stopped with a full backlog', async () => {
     // Not pinned, so that each call has to be answered by the launcher itself.
     await pod.launcher.listen('sockets/small', 'echo', 1);
     pod.moveListener('sockets/small');

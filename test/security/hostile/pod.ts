@@ -3,7 +3,7 @@
  * and devices of its own, and a container-disk process with its image.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { closeSync, linkSync, openSync, renameSync, rmSync } from 'node:fs';
+import { closeSync, linkSync, mkdirSync, openSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { connect as connectSocket, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { PodCgroups } from '../../harness/pods/cgroup.js';
@@ -101,6 +101,7 @@ export class PodProcess {
 
 export class WholePod {
   private readonly pod: TestPod;
+  private readonly attachment: TestPod;
   private readonly cgroups: PodCgroups;
   /** Descriptors of the volumes that calls leave something in. */
   private readonly held: readonly number[];
@@ -112,6 +113,9 @@ export class WholePod {
     private readonly image: string,
   ) {
     this.pod = new TestPod(helper);
+    this.attachment = new TestPod(helper, ['hotplug-disks']);
+    mkdirSync(this.path('private/config-map-disks'));
+    writeFileSync(this.path('private/config-map-disks/config.iso'), 'iso');
     this.cgroups = new PodCgroups(this.pod.podUid, 'cgroupfs');
     this.held = ['container-disks', 'sockets'].map((volume) => openSync(this.path(volume), 'r'));
   }
@@ -119,7 +123,7 @@ export class WholePod {
   static async create(helper: HelperProcess, image: string): Promise<WholePod> {
     const pod = new WholePod(helper, image);
     try {
-      await Promise.all([pod.startLauncher(), pod.startDisk()]);
+      await Promise.all([pod.startLauncher(), pod.startDisk(), pod.startAttachment()]);
     } catch (error) {
       await pod.destroy();
       throw error;
@@ -128,7 +132,7 @@ export class WholePod {
   }
 
   get target(): Target {
-    return { ...this.pod.ref, image: this.image };
+    return { ...this.pod.ref, attachmentPodUid: this.attachment.podUid, image: this.image };
   }
 
   get directory(): string {
@@ -156,6 +160,10 @@ export class WholePod {
     const disk = await this.start(['--mount'], diskNamespaces, []);
     await disk.listen('container-disks/disk_0.sock');
     linkSync(this.path('container-disks/disk_0.sock'), this.path('container-disks/kept'));
+  }
+
+  private async startAttachment(): Promise<void> {
+    await (await this.attachment.process()).tell('listen', 'hotplug-disks/hp.sock');
   }
 
   /** Puts back what calls have removed or left, in the pod's own volumes whatever is at their place now. */
@@ -216,5 +224,6 @@ export class WholePod {
     for (const fd of this.held) closeSync(fd);
     await this.cgroups.destroy(deadlineMs);
     await this.pod.destroy();
+    await this.attachment.destroy();
   }
 }

@@ -31,7 +31,12 @@ describe.runIf(isRoot)('requests that a hostile agent makes up', () => {
     await world.expectHealthy();
   });
 
-  const nowhere = (): Target => ({ podUid: randomUUID(), vmiUid: randomUUID(), image: '/disk.img' });
+  const nowhere = (): Target => ({
+    podUid: randomUUID(),
+    vmiUid: randomUUID(),
+    attachmentPodUid: randomUUID(),
+    image: '/disk.img',
+  });
 
   /** Named by the helper itself, or by the library for the one method that is a stream. */
   function expectRefused(answer: Answer, { kind }: HostileMethod, field: string, what: string): void {
@@ -88,7 +93,11 @@ describe.runIf(isRoot)('requests that a hostile agent makes up', () => {
       await expectNothingDone(hostile, bare, 'for a pod without a launcher’s volumes');
       // What is dead may be marked.
       if (hostile.name === 'PodService.MarkUnresponsive') continue;
-      await expectNothingDone(hostile, { ...silent.ref, image: '' }, 'for a pod without a listener');
+      await expectNothingDone(
+        hostile,
+        { ...silent.ref, attachmentPodUid: randomUUID(), image: '' },
+        'for a pod without a listener',
+      );
     }
     await silent.destroy();
   });

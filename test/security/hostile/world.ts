@@ -45,7 +45,7 @@ export class World {
     const lines = Object.entries(limits).map(([name, value]) => `  ${name}: ${value}\n`);
     writeFileSync(file, `version: 1\n${lines.length === 0 ? '' : `limits:\n${lines.join('')}`}`);
     const alone = ['unshare', '--mount', '--net', '--', 'sh', '-c', `${leaveForeignMounts}\nexec "$@"`, 'sh'];
-    const helper = new HelperProcess(undefined, { '--policy': file }, alone);
+    const helper = new HelperProcess(undefined, { flags: { '--policy': file }, prefix: alone });
     const world = new World(helper, dirname(file));
     try {
       await helper.start();
