@@ -9,6 +9,8 @@ export default defineConfig({
         test: {
           name: 'unit',
           include: ['test/unit/**/*.test.ts', 'test/vectors/**/*.test.ts', 'test/model/**/*.test.ts'],
+          // Many wait for clocks of others, so one for each processor is not too many.
+          maxWorkers: 2,
         },
       },
       // The product's own containers under crun: `make test-deploy`, minutes by itself.

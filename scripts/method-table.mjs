@@ -41,12 +41,12 @@ const generated = [
 ].join('\n');
 
 const begin = '<!-- methods: written by scripts/method-table.mjs -->\n';
-const end = '\n<!-- end of methods -->';
+const end = '<!-- end of methods -->';
 const text = readFileSync(file, 'utf8');
 const [before, rest] = text.split(begin);
 const [, after] = (rest ?? '').split(end);
 if (after === undefined) throw new Error(`${file} has no place for the table`);
-const wanted = `${before}${begin}${generated}${end}${after}`;
+const wanted = `${before}${begin}${generated}\n${end}${after}`;
 if (!process.argv.includes('--check')) {
   writeFileSync(file, wanted);
 } else if (text !== wanted) {
