@@ -1,33 +1,35 @@
 // Writes the table of the helper's methods into docs/security.md, from the declarations and the dispatch tables of
 // the built helper. With --check, fails when the document is not what it should be.
 import { readFileSync, writeFileSync } from 'node:fs';
-import { inspection, table } from '../dist/privhelper/dispatch.js';
+import { inspection, subjectWords, table } from '../dist/privhelper/dispatch.js';
 import { capabilityNames, namespaceNames } from '../dist/privhelper/privctl/commands/describe.js';
-import { declareAll, describeAll } from '../dist/privhelper/server/routes.js';
+import { declareAll } from '../dist/privhelper/server/routes.js';
 
 const file = 'docs/security.md';
 
 function rows(entries) {
-  const declared = declareAll(entries);
-  const described = describeAll(declared);
-  return declared.map(({ declared: { name, declaration, deadlineMs } }, i) => {
-    const raises = capabilityNames(declaration);
-    const checks = described[i].checks.join('; ');
-    return `| ${[
+  return declareAll(entries).map(({ entry, declared: { name, declaration, deadlineMs } }) => {
+    const cells = [
       `\`${name}\``,
-      raises === '' ? 'nothing' : raises,
+      capabilityNames(declaration) || 'nothing',
       namespaceNames(declaration) || '–',
       declaration.changes,
-      checks === '' ? '–' : checks,
+      entry.subject,
+      entry.words.join('; ') || '–',
       deadlineMs === 0 ? 'stream' : `${deadlineMs / 1000} s`,
-    ].join(' | ')} |`;
+    ];
+    return `| ${cells.join(' | ')} |`;
   });
 }
 
 const heading = [
-  '| method | raises | enters | what is different afterwards | checked first | within |',
-  '|---|---|---|---|---|---|',
+  '| method | raises | enters | what is different afterwards | about | checked in the request | within |',
+  '|---|---|---|---|---|---|---|',
 ];
+const subjects = Object.entries(subjectWords).map(
+  ([subject, words]) =>
+    `| ${subject} | ${words.join('; ') || 'nothing: it takes no pod, or only looks at names'} |`,
+);
 const generated = [
   'What the agent may ask for:',
   '',
@@ -38,6 +40,12 @@ const generated = [
   '',
   ...heading,
   ...rows(inspection),
+  '',
+  'What a method is about decides what is checked about the pod, after the request and before anything is done:',
+  '',
+  '| about | checked |',
+  '|---|---|',
+  ...subjects,
 ].join('\n');
 
 const begin = '<!-- methods: written by scripts/method-table.mjs -->\n';

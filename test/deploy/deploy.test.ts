@@ -275,7 +275,7 @@ describe('the variants', () => {
   );
 
   it(
-    'two DaemonSets: the agent does not see the processes of the host',
+    'REC-050 two DaemonSets: the agent works without seeing the processes of the host',
     async () => {
       const directory = 'overlays/two-daemonsets';
       const pods = {
