@@ -142,7 +142,7 @@ describe('the pod', () => {
       use({ ...spec, hostPID: false });
       await system.startHelper('--host-netns', '/proc/self/ns/net');
       await system.startAgent();
-      await methodFails('no-host-pid', 'SocketService.ListenNotify', /in another pid namespace/);
+      await methodFails('no-host-pid', 'SocketService.Listen', /in another pid namespace/);
     },
     2 * startMs,
   );
