@@ -7,12 +7,11 @@ CALLS ?= 1000000
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: help setup build demo test test-deploy fuzz lint bench clean
+.PHONY: help setup build demo test fuzz lint bench clean
 
 help:
 	@echo "make demo         one VM's life across the boundary, live"
 	@echo "make test         all suites (as root: integration, security and end-to-end too)"
-	@echo "make test-deploy  the manifests' containers under crun (as root)"
 	@echo "make fuzz         more of it: CALLS=$(CALLS) SEED=$(SEED) on the sockets, SECONDS=$(SECONDS) on each parser (as root)"
 	@echo "make bench        latencies and ratios"
 	@echo "make build        protocols, native addon, TypeScript"
@@ -30,9 +29,6 @@ demo: build
 
 test: build
 	@node scripts/test.mjs
-
-test-deploy: build
-	@npx vitest run --project deploy
 
 fuzz: build
 	@FUZZ_CALLS=$(CALLS) FUZZ_SEED=$(SEED) npx vitest run --project root test/fuzz

@@ -13,7 +13,7 @@ export default defineConfig({
           maxWorkers: 2,
         },
       },
-      // The product's own containers under crun: `make test-deploy`, minutes by itself.
+      // The product's own containers under crun.
       {
         test: {
           name: 'deploy',

@@ -107,13 +107,14 @@ try {
   vitest('unit');
   if (before === undefined) {
     process.stdout.write(
-      '== skipped without root: native tests and fuzzing, integration, security, end-to-end\n',
+      '== skipped without root: native tests and fuzzing, integration, security, end-to-end, containers\n',
     );
-    total.skipped += 5;
+    total.skipped += 6;
   } else {
     native('native (sanitizers)', 'native/test/run.sh');
     native('native (fuzzing)', 'native/fuzz/run.sh');
     vitest('root');
+    vitest('deploy');
     const left = leftovers(before, footprint());
     for (const entry of left) process.stdout.write(`left behind: ${entry}\n`);
     add('nothing left behind', {
