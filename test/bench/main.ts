@@ -9,6 +9,7 @@ import { System, type Vm } from '../harness/system/system.js';
 import { forkedMountMs } from './container-disk.js';
 import { Measurer } from './measurer.js';
 import { bareNetworkMs, buildBareLoop, forkedNetworkMs } from './network.js';
+import { measureScale, scaleDefaults, scaleReport } from './scale.js';
 import { endVms, type Start, startOneByOne, startSteps, startTogether } from './start.js';
 import { median, quantile } from './statistics.js';
 import { megabytes, milliseconds, table } from './table.js';
@@ -202,6 +203,8 @@ async function main(): Promise<void> {
   } finally {
     await system.stop();
   }
+  progress(`${scaleDefaults.vms} VMs on one node, a few minutes`);
+  say(`\n${scaleReport(await measureScale())}`);
 }
 
 if (process.getuid?.() === 0) {
