@@ -36,7 +36,8 @@ afterAll(async () => {
     expect(bystander.launcher.stopCommands()).toEqual([]);
     await end(bystander);
     expect(await system.node.leftovers()).toEqual([]);
-    expect(system.state()).toEqual([]);
+    // The record of the VM is the last that goes.
+    await waitFor('the state of the VM to go', 20_000, () => system.state().length === 0);
   } finally {
     await system.stop();
   }
