@@ -54,19 +54,19 @@ const sockets: Socket[] = [
     name: 'the serial console',
     request: { socket: PodSocket.SERIAL_CONSOLE },
     place: (vmiUid) => `private/${vmiUid}/virt-serial0`,
-    rule: 'AFT-005',
+    rule: 'CVE-2026-7374',
   },
   {
     name: 'VNC',
     request: { socket: PodSocket.VNC },
     place: (vmiUid) => `private/${vmiUid}/virt-vnc`,
-    rule: 'AFT-005',
+    rule: 'CVE-2026-7374',
   },
   {
     name: 'USB redirection',
     request: { socket: PodSocket.USB_REDIRECTION, index: 3 },
     place: (vmiUid) => `private/${vmiUid}/virt-usbredir-3`,
-    rule: 'AFT-005',
+    rule: 'CVE-2026-7374',
   },
   {
     name: 'virtqemud',

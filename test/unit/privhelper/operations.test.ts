@@ -99,7 +99,7 @@ describe('sockets', () => {
     );
   });
 
-  it('MIG-005 gives migration sockets to the user of QEMU also where the launcher is root', async () => {
+  it('gives migration sockets to the user of QEMU also where the launcher is root', async () => {
     const listenSocket = vi.fn(async () => ({ fd: 60, dev: 1n, ino: 2n }));
     const { helper, launchers } = setUp({ listenSocket });
     launchers.uid = 0;
