@@ -33,10 +33,20 @@ Status with_inventory(const NetworkPlan& plan, Transaction& changes, NetlinkSock
   return done;
 }
 
+// Of masquerade binding, which its bridge shows. They go before the links that they name, so that a call
+// which is cut short leaves the bridge and with it the reason to look for them.
+Status detach_rules(Attempt& attempt, const LinkNames& names) {
+  const LinkRecord* bridge = attempt.before.find(names.bridge);
+  if (bridge == nullptr || bridge->mac != kMasqueradeMac) return ok();
+  Result<NetlinkSocket> netfilter = NetlinkSocket::open(NETLINK_NETFILTER);
+  return netfilter ? remove_nat(*netfilter, attempt.changes) : Status(netfilter.error());
+}
+
 Status detach_all(Attempt& attempt, const NetworkPlan& plan) {
   for (const DetachmentPlan& detachment : plan.detachments) {
     Result<LinkNames> names = link_names(detachment.pod_interface, detachment.primary);
-    Status done = names ? detach(attempt, *names) : Status(names.error());
+    Status done = names ? detach_rules(attempt, *names) : Status(names.error());
+    if (done) done = detach(attempt, *names);
     if (!done) return done;
   }
   return ok();

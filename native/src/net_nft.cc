@@ -105,10 +105,14 @@ Status read_sets(NetlinkSocket& netfilter, int family, std::map<std::string, std
   return done;
 }
 
-Status read_table(NetlinkSocket& netfilter, int family, Found* found) {
-  Status done = netfilter.dump(
+Status read_chains(NetlinkSocket& netfilter, int family, Found* found) {
+  return netfilter.dump(
       nft_type(NFT_MSG_GETCHAIN), "list NAT chains", [&](MessageBuilder& message) { put_header(message, family); },
       [&](const Message& message) { return note_chain(message, found); });
+}
+
+Status read_table(NetlinkSocket& netfilter, int family, Found* found) {
+  Status done = read_chains(netfilter, family, found);
   if (!done || found->chains.empty()) return done;
   std::map<std::string, std::string> sets;
   done = read_sets(netfilter, family, &sets);
@@ -184,6 +188,14 @@ class Batch {
   uint32_t sets_ = 0;
 };
 
+// A rule without a handle is every rule of its chain.
+void flush_chain(Batch& batch, int family, NatChain chain) {
+  batch.add_nft(NFT_MSG_DELRULE, 0, family, [&] {
+    batch.message().text(NFTA_RULE_TABLE, kTable);
+    batch.message().text(NFTA_RULE_CHAIN, chain_name(chain));
+  });
+}
+
 void add_chain(Batch& batch, int family, NatChain chain) {
   MessageBuilder& message = batch.message();
   batch.add_nft(NFT_MSG_NEWCHAIN, NLM_F_CREATE, family, [&] {
@@ -198,11 +210,7 @@ void add_chain(Batch& batch, int family, NatChain chain) {
     message.end_nest(nest);
     message.be32(NFTA_CHAIN_POLICY, NF_ACCEPT);
   });
-  // Without a handle: every rule of the chain.
-  batch.add_nft(NFT_MSG_DELRULE, 0, family, [&] {
-    message.text(NFTA_RULE_TABLE, kTable);
-    message.text(NFTA_RULE_CHAIN, chain_name(chain));
-  });
+  flush_chain(batch, family, chain);
 }
 
 void add_set(Batch& batch, int family, const NatSet& set, uint32_t id) {
@@ -285,6 +293,35 @@ Status ensure_nat(NetlinkSocket& netfilter, Transaction& changes, const std::vec
       add_rule(batch, table.family, rule, &table == &tables.back() && &rule == &table.rules.back());
   }
   std::string operation = "commit NAT rules";
+  return changes.run(operation, [&] { return batch.commit(operation); });
+}
+
+Status remove_nat(NetlinkSocket& netfilter, Transaction& changes) {
+  Batch batch(netfilter);
+  bool found_any = false;
+  for (int family : {AF_INET, AF_INET6}) {
+    Found found;
+    Status done = read_chains(netfilter, family, &found);
+    if (!done) return done;
+    std::vector<NatChain> ours;
+    for (NatChain chain : kNatChains)
+      if (found.chains.count(chain_name(chain)) != 0) ours.push_back(chain);
+    if (ours.empty()) continue;
+    found_any = true;
+    if (ours.size() == found.chains.size()) {
+      batch.add_nft(NFT_MSG_DELTABLE, NLM_F_ACK, family, [&] { batch.message().text(NFTA_TABLE_NAME, kTable); });
+      continue;
+    }
+    // All rules before the first chain: some jump to the others.
+    for (NatChain chain : ours) flush_chain(batch, family, chain);
+    for (NatChain chain : ours)
+      batch.add_nft(NFT_MSG_DELCHAIN, NLM_F_ACK, family, [&] {
+        batch.message().text(NFTA_CHAIN_TABLE, kTable);
+        batch.message().text(NFTA_CHAIN_NAME, chain_name(chain));
+      });
+  }
+  if (!found_any) return ok();
+  std::string operation = "remove NAT rules";
   return changes.run(operation, [&] { return batch.commit(operation); });
 }
 

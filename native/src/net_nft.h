@@ -13,6 +13,9 @@ namespace privsep {
 // iptables-nft keeps the rules of a sidecar.
 Status ensure_nat(NetlinkSocket& netfilter, Transaction& changes, const std::vector<NatTable>& tables);
 
+// Takes the six chains of both families away in one nf_tables transaction, and a table with its last chain.
+Status remove_nat(NetlinkSocket& netfilter, Transaction& changes);
+
 // The chains of `ip nat` and `ip6 nat` with their numbers of rules.
 Result<std::vector<NatChainState>> list_nat(NetlinkSocket& netfilter);
 

@@ -30,6 +30,27 @@ TEST(foreign_rules_stay) {
   check_that(pod.apply(masquerade_plan()).kind == Kind::kUnchanged, "again");
 }
 
+TEST(rules_go_with_their_network) {
+  NetworkPlan unplug;
+  unplug.uid = unplug.gid = 107;
+  unplug.detachments.push_back({"eth0", true});
+  for (const char* foreign : {"true", kForeign}) {
+    Pod pod(Pod::Addresses::kDual);
+    check_equal(pod.run(foreign), "", "foreign rules");
+    std::string before = pod.run("nft -s list ruleset");
+    for (int fault : {EPERM, Pod::kKill}) {
+      // Rules first, then bridge and tap.
+      for (unsigned n = 1; n <= 3; ++n) {
+        check_that(pod.apply(masquerade_plan()).kind == Kind::kChanged, "masquerade");
+        pod.apply(unplug, [=](unsigned step, const std::string&) { return step == n ? fault : 0; });
+        check_that(pod.apply(unplug).kind == Kind::kChanged, "completed after change " + std::to_string(n));
+        check_equal(pod.run("nft -s list ruleset"), before, "rules");
+        check_that(pod.apply(unplug).kind == Kind::kUnchanged, "again");
+      }
+    }
+  }
+}
+
 TEST(each_rule_is_there_once) {
   Pod pod(Pod::Addresses::kDual);
   check_that(pod.apply(masquerade_plan()).kind == Kind::kChanged, "masquerade");
