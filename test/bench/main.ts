@@ -17,6 +17,8 @@ import { type Usage, usageOf } from './usage.js';
 
 const roundTrips = 3000;
 const setUps = 20;
+/** Links in the pod besides those of the set-up: its cost may grow with them, at worst linearly. */
+const linkCounts = [10, 50, 200];
 const single = 20;
 const together = 50;
 
@@ -35,6 +37,8 @@ interface Calls {
   readonly health: readonly number[];
   readonly stat: readonly number[];
   readonly network: readonly number[];
+  /** By linkCounts. */
+  readonly networkAmongLinks: readonly (readonly number[])[];
   readonly containerDisk: readonly number[];
 }
 
@@ -42,6 +46,7 @@ interface Calls {
 async function measureCalls(system: System): Promise<Calls> {
   const measurer = new Measurer(system.socketDir);
   const network: number[] = [];
+  const networkAmongLinks: (readonly number[])[] = [];
   const containerDisk: number[] = [];
   let stat: readonly number[] = [];
   const vms: Vm[] = [];
@@ -53,20 +58,21 @@ async function measureCalls(system: System): Promise<Calls> {
       const vm = await system.createVm({ name: `pod-${i}`, machine: 'fake', containerDisk: true });
       vms.push(vm);
       const pod = { podUid: vm.pod.uid, vmiUid: vm.uid };
-      // With IPv6 as well, so that the set-up has both families.
-      await runInNetns(vm.launcher.pid, 'ip', [
-        'addr',
-        'add',
-        `fd00:244::${i + 1}/64`,
-        'dev',
-        'eth0',
-        'nodad',
-      ]);
+      await addIpv6(vm);
       if (i === 0) stat = await measurer.measure({ measure: 'stat', pod, count: roundTrips });
-      network.push(...(await measurer.measure({ measure: 'network', pod })));
+      network.push(...(await measurer.measure({ measure: 'network', count: 1, pod })));
       containerDisk.push(...(await measurer.measure({ measure: 'container disk', pod })));
     }
-    return { health, stat, network, containerDisk };
+    const vm = await system.createVm({ name: 'many-links', machine: 'fake' });
+    vms.push(vm);
+    await addIpv6(vm);
+    for (const [i, links] of linkCounts.entries()) {
+      progress(`networks among ${links} links`);
+      await addLinks(vm, linkCounts[i - 1] ?? 0, links);
+      const pod = { podUid: vm.pod.uid, vmiUid: vm.uid };
+      networkAmongLinks.push(await measurer.measure({ measure: 'network', count: setUps, pod }));
+    }
+    return { health, stat, network, networkAmongLinks, containerDisk };
   } finally {
     await measurer.stop();
     for (const { pod, namespace, name } of vms) {
@@ -74,6 +80,22 @@ async function measureCalls(system: System): Promise<Calls> {
       system.api.store.delete('virtualmachineinstances', namespace, name);
     }
   }
+}
+
+/** So that a set-up has both families. */
+async function addIpv6(vm: Vm): Promise<void> {
+  await runInNetns(vm.launcher.pid, 'ip', ['addr', 'add', 'fd00:244::1/64', 'dev', 'eth0', 'nodad']);
+}
+
+/** The links number `from` to `to` of a pod. */
+async function addLinks(vm: Vm, from: number, to: number): Promise<void> {
+  await runInNetns(vm.launcher.pid, 'sh', [
+    '-c',
+    'i=$1; while [ $i -lt $2 ]; do echo "link add other$i type bridge"; i=$((i + 1)); done | ip -batch -',
+    'sh',
+    String(from),
+    String(to),
+  ]);
 }
 
 interface Without {
@@ -194,6 +216,7 @@ async function main(): Promise<void> {
       ['Health', calls.health, '<= 0.3 ms'],
       ['Stat of a pod', calls.stat],
       ['network set-up', calls.network],
+      ...calls.networkAmongLinks.map((times, i): Row => [`the same among ${linkCounts[i]} links`, times]),
       ['container disk', calls.containerDisk],
     ];
     say(`\nThe helper, from a process of the agent's user\n${series(trips)}`);

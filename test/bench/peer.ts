@@ -16,8 +16,8 @@ export interface PodName {
 export type Order =
   | { readonly measure: 'health'; readonly count: number }
   | { readonly measure: 'stat'; readonly count: number; readonly pod: PodName }
-  /** Set-up of the pod's masquerade network, which must not have been made yet. */
-  | { readonly measure: 'network'; readonly pod: PodName }
+  /** Set-up of the pod's masquerade network, which must not have been made yet and is taken down each time. */
+  | { readonly measure: 'network'; readonly count: number; readonly pod: PodName }
   /** Mount of the container disk of volume 0, which must not have been made yet. */
   | { readonly measure: 'container disk'; readonly pod: PodName };
 
@@ -55,6 +55,18 @@ async function once(pod: PodName, call: () => Promise<boolean>): Promise<number[
   return [took];
 }
 
+const primary = { network: 'default', podInterface: 'eth0', primary: true } as const;
+
+async function networks(pod: PodName, count: number): Promise<number[]> {
+  const attachments = [{ ...primary, binding: { case: 'masquerade', value: {} } as const }];
+  const times: number[] = [];
+  for (let i = 0; i < count; i++) {
+    times.push(...(await once(pod, () => helper.applyNetwork({ pod, attachments }))));
+    await helper.applyNetwork({ pod, detachments: [primary] });
+  }
+  return times;
+}
+
 async function obey(order: Order): Promise<number[]> {
   switch (order.measure) {
     case 'health':
@@ -64,19 +76,7 @@ async function obey(order: Order): Promise<number[]> {
     case 'container disk':
       return once(order.pod, () => helper.mountContainerDisk(order.pod, 0, ''));
     case 'network':
-      return once(order.pod, () =>
-        helper.applyNetwork({
-          pod: order.pod,
-          attachments: [
-            {
-              network: 'default',
-              podInterface: 'eth0',
-              primary: true,
-              binding: { case: 'masquerade', value: {} },
-            },
-          ],
-        }),
-      );
+      return networks(order.pod, order.count);
   }
 }
 
