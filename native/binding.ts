@@ -295,6 +295,14 @@ export interface Native {
     content: Uint8Array,
     owner: { readonly uid: number; readonly gid: number; readonly mode: number },
   ): Promise<boolean>;
+  /** Unlinks an entry of a pod's volume that is no directory; no link is followed. False when there is none. */
+  removeVolumeFile(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    volume: PodVolume,
+    name: string,
+  ): Promise<boolean>;
   /** Bytes of a regular file; no link and no mount is passed below the volume. */
   volumeFileSize(call: Call, podsDir: number, podUid: string, entry: VolumeEntry): Promise<bigint>;
 

@@ -158,6 +158,21 @@ Napi::Value write_volume_file_call(Addon& addon, const Napi::CallbackInfo& info)
       boolean);
 }
 
+// removeVolumeFile(call, podsDir, podUid, volume, name)
+Napi::Value remove_volume_file_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  PodVolume volume = arguments.volume(info[3]);
+  std::string name = arguments.string(info[4], "name", kMaxName);
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, volume, name](Home&, const Deadline&) {
+        return remove_volume_file(pods.get(), *pod, volume, name);
+      },
+      boolean);
+}
+
 }  // namespace
 
 void define_pod_files(Addon& addon, Napi::Object exports) {
@@ -169,6 +184,7 @@ void define_pod_files(Addon& addon, Napi::Object exports) {
   addon.define(exports, "unlinkSocket", unlink_socket_call);
   addon.define(exports, "markUnresponsive", mark_unresponsive_call);
   addon.define(exports, "writeVolumeFile", write_volume_file_call);
+  addon.define(exports, "removeVolumeFile", remove_volume_file_call);
   addon.define(exports, "volumeFileSize", volume_file_size_call);
 }
 

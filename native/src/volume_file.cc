@@ -97,6 +97,16 @@ Result<bool> write_volume_file(int pods_dir, const PodUid& pod, PodVolume volume
   return true;
 }
 
+Result<bool> remove_volume_file(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name) {
+  auto valid = check_file_name(name);
+  if (!valid) return valid.error();
+  auto directory = open_volume(pods_dir, pod, volume);
+  if (!directory) return directory.error();
+  if (::unlinkat(directory->get(), name.c_str(), 0) == 0) return true;
+  if (errno == ENOENT) return false;
+  return Error::last("unlinkat " + name);
+}
+
 Result<uint64_t> volume_file_size(int pods_dir, const PodUid& pod, const VolumeEntry& entry) {
   auto volume = open_volume(pods_dir, pod, entry.volume);
   if (!volume) return volume.error();

@@ -24,6 +24,10 @@ struct FileOwner {
 Result<bool> write_volume_file(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
                                const std::string& content, const FileOwner& owner);
 
+// Unlinks volume/name, whatever but a directory it is: a link goes itself, not what it leads to. False when
+// there is none.
+Result<bool> remove_volume_file(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name);
+
 // Bytes of a regular file. Everything else, and a link or a mount on the way below the volume, is refused.
 Result<uint64_t> volume_file_size(int pods_dir, const PodUid& pod, const VolumeEntry& entry);
 

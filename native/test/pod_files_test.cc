@@ -382,6 +382,33 @@ TEST(volume_files_are_replaced_whole) {
   CHECK(!write_volume_file(pods.fd(), pod(), PodVolume::kPrivate, "x", "", {0, 0, 04755}));
 }
 
+TEST(volume_files_are_removed_and_nothing_else) {
+  Pods pods;
+  TemporaryDirectory outside;
+  const std::string canary = outside.path() + "/canary";
+  const std::string path = pods.volume("private") + "/vif-cache-eth0.json";
+  write_file(canary, "canary");
+  auto remove = [&](const std::string& name) {
+    return remove_volume_file(pods.fd(), pod(), PodVolume::kPrivate, name);
+  };
+  struct stat st {};
+  write_file(path, "{}");
+  CHECK(*remove("vif-cache-eth0.json") && ::lstat(path.c_str(), &st) != 0);
+  CHECK(!*remove("vif-cache-eth0.json"));
+  CHECK(::symlink(canary.c_str(), path.c_str()) == 0);
+  CHECK(*remove("vif-cache-eth0.json") && ::lstat(path.c_str(), &st) != 0);
+  ::mkdir(path.c_str(), 0755);
+  auto directory = remove("vif-cache-eth0.json");
+  CHECK(!directory && directory.error().unchanged && ::lstat(path.c_str(), &st) == 0);
+  CHECK(remove("../canary").error().refused);
+  CHECK(read_file(canary) == "canary");
+
+  ::rmdir(path.c_str());
+  ::rmdir(pods.volume("private").c_str());
+  CHECK(::symlink(outside.path().c_str(), pods.volume("private").c_str()) == 0);
+  CHECK(remove("canary").error().refused && read_file(canary) == "canary");
+}
+
 TEST(volume_file_survives_a_swapping_pod) {
   Pods pods;
   TemporaryDirectory outside;

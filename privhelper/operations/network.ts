@@ -25,7 +25,7 @@ export function observe(
 
 /**
  * Records first: they are what the launcher starts from, and a set-up that fails afterwards leaves
- * files that the next attempt writes anew.
+ * files that the next attempt writes anew, or has taken files away that nobody needs any more.
  */
 export function apply(
   { native, podsDir, pods, policy, forbiddenNetworks }: Helper,
@@ -48,6 +48,11 @@ export function apply(
         owner,
       );
       changed ||= written;
+    }
+    for (const { podInterface } of detachments) {
+      const name = dhcpRecordFileName(podInterface);
+      const removed = await native.removeVolumeFile(invocation.call, podsDir, podUid, 'private', name);
+      changed ||= removed;
     }
     const [uid, gid] = launcher.uid === 0 ? [0, 0] : [policy.qemuUid, policy.qemuGid];
     const plan = { attachments, detachments, uid, gid };

@@ -1,6 +1,7 @@
 /** Launcher pods as a locked-down helper meets them: pinning, brokered sockets, the notify socket, devices. */
 import { execFileSync } from 'node:child_process';
 import {
+  existsSync,
   linkSync,
   mkdirSync,
   readlinkSync,
@@ -282,6 +283,28 @@ describe('launcher pods', () => {
     symlinkSync(node.root, pod.emptyDir('private'));
     const failure = await write('{"a":1}').catch((error: unknown) => error);
     expect(failure).toMatchObject({ code: 'ELOOP', refused: true, unchanged: true });
+  });
+
+  it('removes a file of the volume and follows no link', async () => {
+    const pod = await createPod();
+    const name = 'vif-cache-net1.json';
+    const remove = (): Promise<boolean> =>
+      child.call('removeVolumeFile', change, pods, pod.uid, 'private', name);
+    const path = join(pod.emptyDir('private'), name);
+    expect(await remove()).toBe(false);
+    writeFileSync(path, '{}');
+    expect(await remove()).toBe(true);
+    const canary = join(node.root, 'canary');
+    writeFileSync(canary, 'canary');
+    symlinkSync(canary, path);
+    expect(await remove()).toBe(true);
+    expect([existsSync(path), existsSync(canary)]).toEqual([false, true]);
+    renameSync(pod.emptyDir('private'), join(pod.emptyDir('public'), 'private'));
+    symlinkSync(node.root, pod.emptyDir('private'));
+    writeFileSync(join(node.root, name), 'canary');
+    const failure = await remove().catch((error: unknown) => error);
+    expect(failure).toMatchObject({ code: 'ELOOP', refused: true, unchanged: true });
+    expect(existsSync(join(node.root, name))).toBe(true);
   });
 
   it('gives device nodes of the launcher away, and only those', async () => {

@@ -40,7 +40,7 @@ export interface Target {
 
 /**
  * An entry of the pod's volumes and what the method does with it: `connect`: reaches whoever listens there, so
- * anything but a socket of the pod must be refused; `pin`: the same, unless the launcher is pinned; `make`: creates it or puts its own in its place; `look`:
+ * anything but a socket of the pod must be refused; `pin`: the same, unless the launcher is pinned; `make`: creates it, puts its own in its place or takes it away; `look`:
  * reports what is there.
  */
 export interface Use {
@@ -104,6 +104,7 @@ const seen: Use = { entry: 'sockets/launcher-sock', how: 'look' };
 const marker: Use = { entry: 'sockets/launcher-unresponsive', how: 'make' };
 const notify: Use = { entry: 'public/domain-notify-pipe.sock', how: 'make' };
 const record: Use = { entry: 'private/vif-cache-net1.json', how: 'make' };
+const droppedRecord: Use = { entry: 'private/vif-cache-net7.json', how: 'make' };
 const diskSocket: Use = { entry: 'container-disks/disk_0.sock', how: 'look' };
 const diskPeer: Use = { entry: 'container-disks/disk_0.sock', how: 'connect' };
 const iso: Use = { entry: 'private/config-map-disks/config.iso', how: 'look' };
@@ -182,7 +183,7 @@ const lines: readonly Line[] = [
 
   line(NetworkService.method.observe, pod, { uses: [launcher] }),
   line(NetworkService.method.apply, (target) => ({ ...pod(target), ...network }), {
-    uses: [launcher, record],
+    uses: [launcher, record, droppedRecord],
     wrong: [
       attachment(0, 'binding', (a) => {
         a.binding = { case: undefined };

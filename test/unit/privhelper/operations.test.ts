@@ -217,6 +217,29 @@ describe('network', () => {
   });
 });
 
+describe('the end of a network', () => {
+  it('NET-020 takes its record away before its links, and again if that fails', async () => {
+    const steps: string[] = [];
+    const { helper } = setUp({
+      removeVolumeFile: async (_call, _pods, pod, volume, name) => {
+        steps.push(`${pod} ${volume}/${name}`);
+        return true;
+      },
+      applyNetwork: async () => {
+        steps.push('links');
+        throw nativeError('EBUSY');
+      },
+    });
+    const unplug = applyCheck.parse(
+      createPolicy(),
+      create(ApplyRequestSchema, { pod: refA, detachments: [{ network: 'n', podInterface: 'net1' }] }),
+    );
+    for (let i = 0; i < 2; i++) await expect(apply(helper, invocation(), unplug)).rejects.toThrow('EBUSY');
+    const once = [`${podA} private/vif-cache-net1.json`, 'links'];
+    expect(steps).toEqual([...once, ...once]);
+  });
+});
+
 describe('devices', () => {
   it('answers one outcome for each device, in order', async () => {
     const claimDevices = vi.fn(async () => ['claimed' as const, 'missing' as const]);
