@@ -13,7 +13,7 @@ import { type BindingPlugins, bindingOf } from './bindings.js';
 import { discover } from './discovery.js';
 import { critical, isRetryable } from './errors.js';
 import type { NetworkHelper } from './helper.js';
-import { nameScheme, podInterfaces, renamedLink } from './names.js';
+import { isSecondary, nameScheme, podInterfaces, renamedLink } from './names.js';
 import type { NetworkPhase, NetworkRecord, NetworkStateStore } from './state.js';
 import {
   interfaceStatuses,
@@ -161,14 +161,14 @@ export class HelperPodNetworks implements PodNetworks {
   async #discover(vmi: Vmi, member: Member, view: PodView): Promise<Member> {
     const { network, iface, record } = member;
     const podInterface = podInterfaceOf(member, view);
-    if (
-      record.dhcp !== undefined &&
-      view.observed.links.some(({ name }) => name === renamedLink(podInterface))
-    ) {
-      return member;
-    }
+    const renamed = renamedLink(podInterface);
+    const links = new Set(view.observed.links.map(({ name }) => name));
+    if (record.dhcp !== undefined && links.has(renamed)) return member;
+    // What was unplugged keeps its second name, and may be plugged again before Multus has taken it away.
+    const unplugged = isSecondary(network) && bindingOf(iface) === 'bridge' && !links.has(podInterface);
+    const link = unplugged && links.has(renamed) ? renamed : podInterface;
     const status = interfaceStatuses(vmi).find((entry) => entry.name === iface.name);
-    const found = discover(iface, podInterface, view.observed, status, this.#options.agentPodIp);
+    const found = discover(iface, link, view.observed, status, this.#options.agentPodIp);
     const next: NetworkRecord = {
       ...record,
       podUid: view.pod.podUid,

@@ -96,6 +96,19 @@ const AddressRecord* first_global(const LinkRecord& link, int family) {
   return found == link.addresses.end() ? nullptr : &*found;
 }
 
+// CNI removes a link by the name that it gave, so one that was unplugged may still be there, renamed, when its
+// network is plugged again: then both names are taken by pod links, and the older one makes room.
+Status make_room(Attempt& attempt, const LinkNames& names) {
+  LinkRecord* old = attempt.before.find(names.nic);
+  const LinkRecord* pod = attempt.before.find(names.pod);
+  if (old == nullptr || old->controller != 0 || pod == nullptr) return ok();
+  // Our dummy is never up.
+  if (is_dummy(*pod) && !pod->up()) return ok();
+  Status done = attempt.links.ensure_down(*old, attempt.before);
+  if (done) done = attempt.links.rename(*old, "k6o" + std::to_string(old->index));
+  return done;
+}
+
 // The pod link under its new name, else under its first one. Null when there is none: a dummy of that
 // name beside our bridge is what an earlier call left when the pod link itself was taken away.
 const LinkRecord* find_pod_link(Attempt& attempt, const LinkNames& names) {
@@ -151,9 +164,11 @@ Status finish_tap(Attempt& attempt, LinkRecord& tap, const LinkRecord& bridge) {
 }  // namespace
 
 Status attach_bridge(Attempt& attempt, const AttachmentPlan& plan, const LinkNames& names) {
+  Status done = make_room(attempt, names);
+  if (!done) return done;
   const LinkRecord* found = find_pod_link(attempt, names);
   if (found == nullptr) return missing(names.pod);
-  Status done = check_pod_link(*found);
+  done = check_pod_link(*found);
   if (!done) return done;
   LinkRecord pod_link = *found;
 

@@ -135,6 +135,38 @@ TEST(secondary_and_detach) {
   check_that(pod.apply(with_secondary(masquerade_plan())).kind == Kind::kUnchanged, "plug again, twice");
 }
 
+// CNI does not find the renamed link and leaves it where it is, then makes another.
+TEST(plugged_again_beside_the_old_link) {
+  Pod pod(Pod::Addresses::kIpv4);
+  pod.add_secondary();
+  NetworkPlan plug = with_secondary(masquerade_plan());
+  NetworkPlan unplug;
+  unplug.uid = unplug.gid = 107;
+  unplug.detachments.push_back({"pod16477688c0e", false});
+  for (int round = 0; round < 2; ++round) {
+    check_that(pod.apply(plug).kind == Kind::kChanged, "plug");
+    check_that(pod.apply(unplug).kind == Kind::kChanged, "unplug");
+    std::string made = pod.run("ip link add pod16477688c0e address 02:00:00:aa:bb:dd type veth peer name q" +
+                               std::to_string(round) + " && ip link set pod16477688c0e up");
+    check_equal(made, "", "another link");
+  }
+  std::string before = pod.snapshot();
+  Pod::Outcome failed = pod.apply(plug, [](unsigned, const std::string& operation) {
+    return operation.find("tap16477688c0e") != std::string::npos ? EPERM : 0;
+  });
+  check_that(failed.kind == Kind::kFailed && failed.unchanged && failed.faults > 0, "failed and undone");
+  check_equal(pod.snapshot(), before, "the old link is back");
+
+  auto index_of = [&](const char* link) { return pod.run(std::string("ip -o link show ") + link + " | cut -d: -f1"); };
+  std::string index = index_of("pod16477688c0e");
+  check_that(pod.apply(plug).kind == Kind::kChanged, "plug beside the old link");
+  check_equal(index_of("16477688c0e-nic"), index, "the port is the link that was made last");
+  check_has(pod.run("ip link show 16477688c0e-nic"), "master k6t-16477688c0e");
+  check_has(pod.run("ip link show pod16477688c0e"), "02:00:00:aa:bb:dd");
+  check_equal(pod.run("ip -o link | grep -c ': k6o'"), "2\n", "old links");
+  check_that(pod.apply(plug).kind == Kind::kUnchanged, "twice");
+}
+
 TEST(taps) {
   Pod pod(Pod::Addresses::kIpv4);
   NetworkPlan plan = masquerade_plan();

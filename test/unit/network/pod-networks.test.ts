@@ -185,6 +185,60 @@ describe('setup', () => {
   });
 });
 
+describe('unplug', () => {
+  const blue = (interfaces: object, statuses: object[] = []) => {
+    const object = vmi({ statuses });
+    object.spec.networks = [{ name: 'blue', multus: { networkName: 'nad' } }];
+    object.spec.domain.devices.interfaces = [{ name: 'blue', bridge: {}, ...interfaces }];
+    return object;
+  };
+  const link = (name: string, address: string[] = []) =>
+    observation([{ name, index: 7, kind: 'veth', mac, mtu: 1500, addresses: address }]);
+  const stored = () => readdirSync(join(directory, uid));
+
+  beforeEach(async () => {
+    helper.observed = link('pod16477688c0e', ['192.168.77.2/24']);
+    helper.observed.routes = observation(
+      [{ name: 'pod16477688c0e', index: 7 }],
+      [{ destination: '192.168.77.0/24', link: 'pod16477688c0e' }],
+    ).routes;
+    await networks.setup(blue({}), ['blue']);
+    helper.observed = link('16477688c0e-nic', ['fe80::1/64']);
+  });
+
+  it('NET-020 forgets the network once the helper has removed it, and not before', async () => {
+    helper.applyError = helperFailure('failed', { unchanged: true, errnoName: 'EISDIR' });
+    await expect(networks.setup(blue({ state: 'absent' }), ['blue'])).rejects.toThrow('failed');
+    expect(stored()).toEqual(['blue']);
+    helper.applyError = undefined;
+    await networks.setup(blue({ state: 'absent' }), ['blue']);
+    expect(helper.applied.at(-1)).toMatchObject({
+      attachments: [],
+      detachments: [{ network: 'blue', podInterface: 'pod16477688c0e', primary: false }],
+    });
+    expect(stored()).toEqual([]);
+    await networks.setup(blue({ state: 'absent' }), ['blue']);
+    expect(helper.applied).toHaveLength(3);
+  });
+
+  it('NET-021 leaves the pod link renamed, which a bridge can be plugged on again', async () => {
+    await networks.setup(blue({ state: 'absent' }), ['blue']);
+    await networks.setup(blue({}), ['blue']);
+    expect(helper.applied.at(-1)?.attachments).toMatchObject([
+      { podInterface: 'pod16477688c0e', binding: { value: { dhcp: { ipamDisabled: true } } } },
+    ]);
+    expect(record('blue')).toEqual({ networkState: 2, podUID: podUid });
+  });
+
+  it('takes no renamed link for that of another binding', async () => {
+    await networks.setup(blue({ state: 'absent' }), ['blue']);
+    const masquerade = blue({ bridge: undefined, masquerade: {} });
+    await expect(networks.setup(masquerade, ['blue'])).rejects.toThrow(
+      'pod link (pod16477688c0e) is missing',
+    );
+  });
+});
+
 describe('failures of apply', () => {
   const passing: [string, FailureFields][] = [
     ['EBUSY', { unchanged: true, errnoName: 'EBUSY' }],
