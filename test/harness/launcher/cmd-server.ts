@@ -11,10 +11,12 @@ export interface Faults {
   /** Calls are taken and never answered. */
   readonly hang: boolean;
   readonly slowSyncMs: number;
+  /** The guest keeps NICs that are to be unplugged until `release-nics` is in the private directory. */
+  readonly holdNics: boolean;
   readonly cmdVersions: readonly number[];
 }
 
-export const noFaults: Faults = { hang: false, slowSyncMs: 0, cmdVersions: [1] };
+export const noFaults: Faults = { hang: false, slowSyncMs: 0, holdNics: false, cmdVersions: [1] };
 
 export interface CmdServerOptions {
   readonly manager: DomainManager;

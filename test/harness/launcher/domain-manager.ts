@@ -13,7 +13,7 @@ import {
 import { invalidOperation, Lifecycle, type LifecycleEvent, reasonName, State, stateName } from './libvirt.js';
 import type { Machine, MachineConfig, MachineListener, MachineStats } from './machine.js';
 import type { DomainName, Observation } from './notifications.js';
-import { domainName, machineConfig, type PodPaths } from './vmi-machine.js';
+import { domainName, machineConfig, nicsAfterHotplug, type PodPaths } from './vmi-machine.js';
 
 /** Commands on the domain. Failures are thrown; a LibvirtError keeps libvirt's code. */
 export interface DomainManager {
@@ -42,6 +42,8 @@ export interface DomainManagerOptions {
   /** Something outside the machine changed: metadata. */
   readonly onMetadata: () => void;
   readonly now: () => Date;
+  /** Whether the guest lets go of a NIC that is to be unplugged. */
+  readonly releasesNic: (network: string) => boolean;
   /** Called before a machine starts: network services of the pod. */
   readonly beforeStart: (vmi: Vmi) => Promise<void>;
   /** The first event then goes out before the metadata is set, as can happen with the real launcher. */
@@ -115,9 +117,18 @@ export class MachineDomainManager implements DomainManager {
       const paused = vmi.spec.startStrategy === 'Paused';
       this.#userPaused = paused;
       await this.#machine.start(defined.config, paused);
-    } else if (state === State.paused && !this.#userPaused) {
-      await this.#machine.resume();
+      return;
     }
+    if (state === State.paused && !this.#userPaused) await this.#machine.resume();
+    await this.#hotplugNics(vmi, defined);
+  }
+
+  async #hotplugNics(vmi: Vmi, { name, config }: Defined): Promise<void> {
+    const nics = nicsAfterHotplug(vmi, config.nics, this.options.releasesNic, this.options.paths);
+    if (nics === config.nics) return;
+    await this.#machine.setNics(nics);
+    this.#defined = { name, config: { ...config, nics } };
+    this.options.onEvent(undefined);
   }
 
   async #define(vmi: Vmi): Promise<Defined> {

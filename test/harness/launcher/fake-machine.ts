@@ -55,6 +55,10 @@ export class FakeMachine implements Machine {
     this.listener(Lifecycle.resumedUnpaused);
   }
 
+  async setNics(): Promise<void> {
+    this.#mustRun();
+  }
+
   async shutdown(): Promise<void> {
     this.#mustRun();
     if (!this.obeysAcpi) return;

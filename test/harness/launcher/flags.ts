@@ -44,6 +44,7 @@ export function parseFlags(args: readonly string[]): LauncherFlags {
       'late-metadata': { type: 'boolean', default: false },
       'fault-hang': { type: 'boolean', default: false },
       'fault-slow-sync': { type: 'string', default: '0s' },
+      'fault-hold-nics': { type: 'boolean', default: false },
       'fault-version': { type: 'string', default: '' },
     },
   });
@@ -63,6 +64,7 @@ export function parseFlags(args: readonly string[]): LauncherFlags {
       ...noFaults,
       hang: values['fault-hang'],
       slowSyncMs: milliseconds(values['fault-slow-sync']),
+      holdNics: values['fault-hold-nics'],
       cmdVersions:
         values['fault-version'] === ''
           ? noFaults.cmdVersions

@@ -1,5 +1,5 @@
 /** The launcher's life: serve, wait for a domain, watch it, end (KubeVirt cmd/virt-launcher). */
-import { mkdirSync, renameSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, renameSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { Server, ServerCredentials } from '@grpc/grpc-js';
 import { addCmdServices, type Faults } from './cmd-server.js';
@@ -85,6 +85,12 @@ export class Launcher {
       },
       onMetadata: () => this.#events.push({}),
       now: () => new Date(),
+      releasesNic: (network) => {
+        if (!options.faults.holdNics) return true;
+        if (existsSync(join(directories.privateDirectory, 'release-nics'))) return true;
+        log(`the guest keeps NIC ${network}`);
+        return false;
+      },
       beforeStart: (vmi) => this.#dhcp.start(vmi),
       lateMetadata: options.lateMetadata,
     });

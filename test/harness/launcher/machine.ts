@@ -55,6 +55,8 @@ export interface Machine {
   start(config: MachineConfig, paused: boolean): Promise<void>;
   suspend(): Promise<void>;
   resume(): Promise<void>;
+  /** What it has from now on, plugged and unplugged while it runs. */
+  setNics(nics: readonly MachineNic[]): Promise<void>;
   /** Presses the power button. */
   shutdown(): Promise<void>;
   /** Ends the machine; `graceful`: SIGTERM only. */

@@ -121,6 +121,10 @@ export class QemuMachine implements Machine {
     await Promise.race([this.#qmp?.closed, late]).finally(() => clearTimeout(timer));
   }
 
+  async setNics(): Promise<void> {
+    throw invalidOperation('NICs of this machine cannot be changed while it runs');
+  }
+
   async reset(): Promise<void> {
     await this.#running().execute('system_reset');
   }

@@ -1,5 +1,5 @@
 /** Starts the stand-in launcher in a pod, as kubelet would start the compute container. */
-import { existsSync } from 'node:fs';
+import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Container, Pod } from '../pods/pod.js';
 import { childrenOf, readIfThere } from '../pods/proc.js';
@@ -22,6 +22,8 @@ export interface StartLauncherOptions {
   readonly faults?: {
     readonly hang?: boolean;
     readonly slowSyncSeconds?: number;
+    /** The guest keeps NICs that are to be unplugged until `releaseNics` is called. */
+    readonly holdNics?: boolean;
     readonly versions?: readonly number[];
     readonly simulateCrash?: boolean;
   };
@@ -46,6 +48,8 @@ export interface LauncherHandle {
   console(): string;
   /** Process of QEMU on the host. */
   qemuPid(): number | undefined;
+  /** The guest lets go of its NICs at the next sync. */
+  releaseNics(): void;
   /** What kubelet does first to a pod that is deleted. */
   terminate(): void;
   /** Kills the launcher alone; the monitor then ends the container. */
@@ -71,6 +75,7 @@ function flags(options: StartLauncherOptions): string[] {
     ...(options.lateMetadata === true ? ['--late-metadata'] : []),
     ...(faults.hang === true ? ['--fault-hang'] : []),
     ...(faults.slowSyncSeconds === undefined ? [] : ['--fault-slow-sync', `${faults.slowSyncSeconds}s`]),
+    ...(faults.holdNics === true ? ['--fault-hold-nics'] : []),
     ...(faults.versions === undefined ? [] : ['--fault-version', faults.versions.join(',')]),
     ...(faults.simulateCrash === true ? ['--simulate-crash'] : []),
   ];
@@ -110,6 +115,7 @@ export async function startLauncher(pod: Pod, options: StartLauncherOptions): Pr
     console: () => readIfThere(join(pod.emptyDir('private'), options.vmiUid, 'virt-serial0-log')),
     qemuPid: () =>
       childrenOf(container.pid).find((child) => readIfThere(`/proc/${child}/comm`).startsWith('qemu-system')),
+    releaseNics: () => writeFileSync(join(pod.emptyDir('private'), 'release-nics'), ''),
     terminate: () => signal(container.pid, 'SIGTERM'),
     crash: () => signal(pid, 'SIGKILL'),
     freeze: () => signal(pid, 'SIGSTOP'),

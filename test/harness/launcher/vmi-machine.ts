@@ -68,8 +68,12 @@ function linkAttribute(paths: PodPaths, link: string, attribute: 'address' | 'mt
   }
 }
 
-function nicsOf(vmi: Vmi, paths: PodPaths): MachineNic[] {
-  return (vmi.spec.domain.devices.interfaces ?? [])
+function interfacesOf(vmi: Vmi) {
+  return vmi.spec.domain.devices.interfaces ?? [];
+}
+
+function nicsOf(vmi: Vmi, interfaces: ReturnType<typeof interfacesOf>, paths: PodPaths): MachineNic[] {
+  return interfaces
     .filter((each) => each.state !== 'absent')
     .map((each) => {
       const { podInterface, tap } = interfaceLinks(vmi, each.name);
@@ -83,6 +87,33 @@ function nicsOf(vmi: Vmi, paths: PodPaths): MachineNic[] {
         bootOrder: each.bootOrder,
       };
     });
+}
+
+/**
+ * NICs of a running machine that has `present`: what Multus has plugged comes, what is absent goes if the guest
+ * releases it. Throws a LibvirtError when the tap of one that comes is not there.
+ */
+export function nicsAfterHotplug(
+  vmi: Vmi,
+  present: readonly MachineNic[],
+  releases: (network: string) => boolean,
+  paths: PodPaths,
+): readonly MachineNic[] {
+  const interfaces = interfacesOf(vmi);
+  const absent = interfaces.filter((each) => each.state === 'absent').map((each) => each.name);
+  const plugged = (vmi.status.interfaces ?? [])
+    .filter((each) => (each.infoSource ?? '').split(', ').includes('multus-status'))
+    .map((each) => each.name);
+  const come = nicsOf(
+    vmi,
+    interfaces.filter(
+      ({ name }) => plugged.includes(name) && !present.some(({ network }) => network === name),
+    ),
+    paths,
+  );
+  for (const { tap } of come) linkAttribute(paths, tap, 'mtu');
+  const stay = present.filter(({ network }) => !absent.includes(network) || !releases(network));
+  return come.length === 0 && stay.length === present.length ? present : [...stay, ...come];
 }
 
 function disksOf(vmi: Vmi, paths: PodPaths): MachineDisk[] {
@@ -110,7 +141,7 @@ export function domainName(vmi: Vmi): string {
 export function machineConfig(vmi: Vmi, paths: PodPaths): MachineConfig {
   const cpu = vmi.spec.domain.cpu;
   const disks = disksOf(vmi, paths);
-  const nics = nicsOf(vmi, paths);
+  const nics = nicsOf(vmi, interfacesOf(vmi), paths);
   const ordered = [...disks, ...nics].some((device) => device.bootOrder !== undefined);
   return {
     name: domainName(vmi),

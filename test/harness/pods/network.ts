@@ -60,6 +60,32 @@ export async function connectPod(
   ]);
 }
 
+/** CNI ADD of one more network, as Multus has it done: a veth pair to the node's bridge. */
+export async function plugLink(
+  nodePid: number,
+  podPid: number,
+  hostLink: string,
+  link: { readonly name: string; readonly mac: string; readonly mtu: number; readonly address?: string },
+): Promise<void> {
+  await runInNetns(nodePid, 'sh', [
+    '-c',
+    'ip link add "$1" mtu "$2" type veth peer name "$3" address "$4" mtu "$2" netns "$5" && ip link set "$1" master cni0 up',
+    'sh',
+    hostLink,
+    String(link.mtu),
+    link.name,
+    link.mac,
+    String(podPid),
+  ]);
+  await runInNetns(podPid, 'sh', [
+    '-c',
+    'ip link set "$1" up && { [ -z "$2" ] || ip addr add "$2" brd + dev "$1"; }',
+    'sh',
+    link.name,
+    link.address ?? '',
+  ]);
+}
+
 /** CNI DEL: the node's end of the pair takes the pod's end with it. */
 export async function disconnectPod(nodePid: number, hostLink: string): Promise<void> {
   await runInNetns(nodePid, 'sh', ['-c', 'ip link del "$1" 2>/dev/null || true', 'sh', hostLink]);
