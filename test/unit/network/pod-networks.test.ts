@@ -4,6 +4,8 @@ import { join } from 'node:path';
 import { Code } from '@connectrpc/connect';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { Vmi } from '../../../agent/api/vmi.js';
+import { readDomain } from '../../../agent/domains/domain-json.js';
+import { PodNetStat } from '../../../agent/network/pod-netstat.js';
 import { HelperPodNetworks } from '../../../agent/network/pod-networks.js';
 import { NetworkStateStore } from '../../../agent/network/state.js';
 import { CriticalNetworkError, type PodNetworks } from '../../../agent/reconcile/ports.js';
@@ -183,6 +185,23 @@ describe('setup', () => {
     await networks.setup(masquerade, ['default']);
     expect(record().podIPs).toEqual(['fd00::5', '10.244.2.5']);
   });
+});
+
+it('NET-017 knows no IPv6 address of a bridge, and shows the one that the guest tells', async () => {
+  helper.observed = observation(
+    [{ name: 'eth0', index: 2, kind: 'veth', mac, mtu: 1450, addresses: ['10.244.2.5/24', 'fd00:10::5/64'] }],
+    [{ destination: '0.0.0.0/0', gateway: '10.244.2.1', link: 'eth0' }],
+  );
+  await networks.setup(vmi(), ['default']);
+  expect(record().podIPs).toEqual(['10.244.2.5']);
+
+  const guest = vmi();
+  const domain = readDomain({
+    Spec: { Devices: { Interfaces: [{ Alias: { Name: 'default' }, MAC: { MAC: mac } }] } },
+    Status: { Interfaces: [{ Mac: mac, Ip: 'fd00:10::77', IPs: ['fd00:10::77'], InterfaceName: 'eth0' }] },
+  });
+  await new PodNetStat(new NetworkStateStore(directory, silentLog(lines))).updateStatus(guest, domain);
+  expect(guest.status.interfaces?.[0]?.ipAddresses).toEqual(['10.244.2.5', 'fd00:10::77']);
 });
 
 describe('unplug', () => {
