@@ -16,6 +16,7 @@ import {
   writeSync,
 } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
+import { errnoOf } from '../failure.js';
 import type { AuditSink } from './audit.js';
 
 export interface AuditFileOptions {
@@ -30,7 +31,7 @@ export interface AuditFileOptions {
   readonly report: (message: string, error?: unknown) => void;
 }
 
-/** `unset` until protect has come to an end. */
+/** What is known of the flag of the file in use; `unset` before protect has looked. */
 export type AppendOnly = 'unset' | 'set' | 'unsupported' | 'failed';
 
 /** The older files beside the one in use, the oldest first. */
@@ -64,11 +65,11 @@ export class AuditFile implements AuditSink {
 
   /** Sets the append-only flag of the file in use and of older ones. Never throws. */
   async protect(): Promise<void> {
-    await this.flag(this.fd, true);
-    for (const path of olderFiles(this.options.path)) {
-      await this.withOlder(path, (fd) => this.flag(fd, true)).catch((error) =>
-        this.options.report(`${path} not protected`, error),
-      );
+    this.appendOnly = await this.flag(this.fd, true);
+    try {
+      for (const path of olderFiles(this.options.path)) await this.withOlder(path, true);
+    } catch (error) {
+      this.options.report('older audit files not protected', error);
     }
   }
 
@@ -101,7 +102,7 @@ export class AuditFile implements AuditSink {
     const old = this.fd;
     try {
       await this.flag(old, false);
-      renameSync(path, `${path}.${now().toISOString().replaceAll(':', '-')}`);
+      moveAside(path, now());
       this.fd = openAppend(path);
       this.size = 0;
       this.torn = false;
@@ -112,7 +113,7 @@ export class AuditFile implements AuditSink {
       await this.flag(old, true);
       return;
     }
-    await this.flag(this.fd, true);
+    this.appendOnly = await this.flag(this.fd, true);
     await this.flag(old, true);
     closeSync(old);
     await this.prune();
@@ -123,7 +124,7 @@ export class AuditFile implements AuditSink {
     try {
       const older = olderFiles(path);
       for (const each of older.slice(0, Math.max(0, older.length - keep))) {
-        await this.withOlder(each, (fd) => this.flag(fd, false));
+        await this.withOlder(each, false);
         unlinkSync(each);
       }
     } catch (error) {
@@ -131,24 +132,32 @@ export class AuditFile implements AuditSink {
     }
   }
 
-  private async withOlder(path: string, operation: (fd: number) => Promise<void>): Promise<void> {
+  private async withOlder(path: string, on: boolean): Promise<void> {
     const fd = openSync(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
     try {
-      if (fstatSync(fd).isFile()) await operation(fd);
+      if (fstatSync(fd).isFile()) await this.flag(fd, on);
     } finally {
       closeSync(fd);
     }
   }
 
   /** A file without the flag is still opened to append only, by a helper that has no other way to write. */
-  private async flag(fd: number, on: boolean): Promise<void> {
+  private async flag(fd: number, on: boolean): Promise<AppendOnly> {
     try {
-      const has = await this.options.setAppendOnly(fd, on);
-      if (on) this.appendOnly = has ? 'set' : 'unsupported';
+      return (await this.options.setAppendOnly(fd, on)) ? 'set' : 'unsupported';
     } catch (error) {
-      if (on) this.appendOnly = 'failed';
       this.options.report(`append-only flag of the audit file not ${on ? 'set' : 'cleared'}`, error);
+      return 'failed';
     }
+  }
+}
+
+/** A file that is gone from its place already was moved by an attempt that then could not make a new one. */
+function moveAside(path: string, now: Date): void {
+  try {
+    renameSync(path, `${path}.${now.toISOString().replaceAll(':', '-')}`);
+  } catch (error) {
+    if (errnoOf(error) !== 'ENOENT') throw error;
   }
 }
 

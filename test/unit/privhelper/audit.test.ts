@@ -1,4 +1,14 @@
-import { fstatSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync } from 'node:fs';
+import {
+  fstatSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
@@ -175,17 +185,31 @@ describe('audit file', () => {
     expect([...protectedInodes].sort()).toEqual(inodes.sort());
   });
 
-  it('goes on in the old file when it cannot rotate', async () => {
+  it('goes on in the old file when it cannot rotate, and rotates at the next attempt', async () => {
     const reports: string[] = [];
     const file = open(4, reports);
-    file.append('1111\n');
-    rmSync(join(directory, 'audit.jsonl'));
-    for (const line of ['2222\n', '3333\n']) {
+    mkdirSync(join(directory, at(0)));
+    for (const line of ['1111\n', '2222\n', '3333\n', '4444\n', '5555\n']) {
       file.append(line);
       await file.rotated();
     }
     await file.close();
     expect(reports).toEqual(['audit file not rotated']);
+    expect([text(at(1)), text('audit.jsonl')]).toEqual(['1111\n2222\n3333\n4444\n', '5555\n']);
+  });
+
+  it('makes a new file when somebody has moved its own away', async () => {
+    const reports: string[] = [];
+    const file = open(4, reports);
+    file.append('1111\n');
+    renameSync(join(directory, 'audit.jsonl'), join(directory, 'moved'));
+    for (const line of ['2222\n', '3333\n']) {
+      file.append(line);
+      await file.rotated();
+    }
+    await file.close();
+    expect(reports).toEqual([]);
+    expect([text('moved'), text('audit.jsonl')]).toEqual(['1111\n2222\n', '3333\n']);
   });
 
   it('works without the flag, and says so', async () => {
