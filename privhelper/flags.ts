@@ -11,6 +11,8 @@ export interface Flags {
   readonly gid: number;
   /** Directory of the container-disk mount records. */
   readonly stateDir: string;
+  /** Directory of the records of plugged block devices. */
+  readonly pluggedDevicesDir: string;
   readonly auditFile: string;
   /** The host's network namespace, which no call may enter. */
   readonly hostNetns: string;
@@ -27,6 +29,7 @@ const options = {
   uid: { type: 'string', default: '65530' },
   gid: { type: 'string', default: '65530' },
   'state-dir': { type: 'string', default: '/var/run/kubevirt-private/container-disk-mount-state' },
+  'plugged-devices-dir': { type: 'string', default: '/var/run/kubevirt-private/plugged-block-devices' },
   'audit-file': { type: 'string', default: '/var/log/virt-privsep/audit.jsonl' },
   'host-netns': { type: 'string', default: '/proc/1/ns/net' },
   threads: { type: 'string', default: '4' },
@@ -68,6 +71,7 @@ export function parseFlags(args: readonly string[]): Flags {
     uid: id('uid'),
     gid: id('gid'),
     stateDir: path('state-dir'),
+    pluggedDevicesDir: path('plugged-devices-dir'),
     auditFile: path('audit-file'),
     hostNetns: path('host-netns'),
     threads: integer('threads', 1, 16),

@@ -5,6 +5,7 @@
  * from the agent.
  */
 import { randomBytes, randomUUID } from 'node:crypto';
+import { readdirSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { performance } from 'node:perf_hooks';
 import { PodService } from '../gen/virtprivsep/privhelper/v1/pod_pb.js';
@@ -18,6 +19,7 @@ import { assertDedicated, openDirectory, ownDirectory, ownFiles } from './direct
 import { assertComplete, inspection, table } from './dispatch.js';
 import { type Flags, parseFlags } from './flags.js';
 import type { Helper } from './helper.js';
+import { PluggedDevices } from './pods/plugged-devices.js';
 import { MountRecords } from './pods/records.js';
 import { PodRegistry } from './pods/registry.js';
 import { type ChosenPolicy, choosePolicy } from './policy/choose.js';
@@ -52,6 +54,7 @@ interface Methods {
 /** What is opened as root. */
 interface Opened {
   readonly podsDir: number;
+  readonly plugged: PluggedDevices;
   readonly auditFile: AuditFile;
   readonly rpcListener: number;
   readonly ticketListener: number;
@@ -78,9 +81,14 @@ function openAsRoot(native: Native, flags: Flags, policy: Policy, report: Report
   const podsDir = openDirectory(policy.kubeletPodsDir);
 
   const isRecord = (name: string) => isUuid(name) || /^\.[0-9a-f-]{36}\.tmp$/.test(name);
-  assertDedicated(flags.stateDir, isRecord);
-  ownDirectory(flags.stateDir, { uid: flags.uid, gid: flags.gid, mode: 0o700 });
-  ownFiles(flags.stateDir, isRecord, flags.uid, flags.gid);
+  for (const directory of [flags.stateDir, flags.pluggedDevicesDir]) {
+    assertDedicated(directory, isRecord);
+    ownDirectory(directory, { uid: flags.uid, gid: flags.gid, mode: 0o700 });
+    ownFiles(directory, isRecord, flags.uid, flags.gid);
+  }
+  // Pods that went while no helper ran; of later ones the watcher tells.
+  const plugged = new PluggedDevices(flags.pluggedDevicesDir, policy.maxPluggedDevices);
+  plugged.keepOnly(new Set(readdirSync(policy.kubeletPodsDir)));
 
   const auditDir = dirname(flags.auditFile);
   assertDedicated(auditDir, (name) => name.startsWith(basename(flags.auditFile)));
@@ -116,7 +124,7 @@ function openAsRoot(native: Native, flags: Flags, policy: Policy, report: Report
   });
 
   const forbiddenNetworks = [native.namespaceId(flags.hostNetns), native.namespaceId('/proc/self/ns/net')];
-  return { podsDir, auditFile, rpcListener, ticketListener, operatorListener, forbiddenNetworks };
+  return { podsDir, plugged, auditFile, rpcListener, ticketListener, operatorListener, forbiddenNetworks };
 }
 
 function giveUpPrivileges(native: Native, flags: Flags, entries: readonly DeclaredEntry[]): void {
@@ -133,7 +141,7 @@ function serve(
   flags: Flags,
   { policy, described }: ChosenPolicy,
   methods: Methods,
-  { podsDir, auditFile, rpcListener, ticketListener, operatorListener, forbiddenNetworks }: Opened,
+  { podsDir, plugged, auditFile, rpcListener, ticketListener, operatorListener, forbiddenNetworks }: Opened,
   report: Report,
 ): void {
   const now = () => performance.now();
@@ -152,7 +160,10 @@ function serve(
     policy,
     call: { caps: declaredBy(PodService.method.watch).caps, deadlineMs: watchDeadlineMs },
     hasExited: (podUid) => pods.hasExited(podUid),
-    onGone: (podUid) => pods.forget(podUid),
+    onGone: (podUid) => {
+      pods.forget(podUid);
+      plugged.drop(podUid);
+    },
     recheckMs,
     now,
     report,
@@ -170,6 +181,7 @@ function serve(
     forbiddenNetworks,
     pods,
     records: new MountRecords(flags.stateDir, policy.kubeletPodsDir, policy),
+    plugged,
     tickets,
     watcher,
     instance: {

@@ -11,6 +11,10 @@ export function isUuid(text: string): boolean {
   return uuid.test(text);
 }
 
+export function isDnsLabel(text: string): boolean {
+  return dnsLabel.test(text);
+}
+
 /** A canonical lower-case UUID. */
 export function uuidField(field: string, value: string): string {
   if (!uuid.test(value)) throw malformed(field, 'not a canonical UUID');

@@ -53,6 +53,8 @@ export interface Policy {
   readonly maxMountsPerVmi: number;
   /** Attachment pods of one launcher pod. */
   readonly maxAttachmentPods: number;
+  /** Hotplugged block devices of one launcher pod. */
+  readonly maxPluggedDevices: number;
   /** Path inside a container-disk image, bytes. */
   readonly maxImagePathBytes: number;
 }
@@ -93,6 +95,7 @@ export const settings: { readonly [K in keyof Policy]: Setting<Policy[K]> } = {
   maxVolumeIndex: limit('maxVolumeIndex', 999, 0, 999),
   maxMountsPerVmi: limit('maxMountsPerVmi', 256, 1, 1000),
   maxAttachmentPods: limit('maxAttachmentPods', 16, 1, 64),
+  maxPluggedDevices: limit('maxPluggedDevices', 256, 1, 1000),
   maxImagePathBytes: limit('maxImagePathBytes', 4096, 1, 4096),
 };
 

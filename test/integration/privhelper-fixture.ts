@@ -57,6 +57,7 @@ export class HelperProcess {
   readonly base = mkdtempSync(join(tmpdir(), 'privhelper-'));
   readonly podsDir: string;
   readonly stateDir = join(this.base, 'state');
+  readonly pluggedDevicesDir = join(this.base, 'plugged');
   readonly socketDir = join(this.base, 'run');
   readonly auditFile = join(this.base, 'audit', 'audit.jsonl');
   readonly native: Native = loadNative();
@@ -85,6 +86,7 @@ export class HelperProcess {
       '--socket-dir': this.socketDir,
       '--kubelet-pods-dir': this.podsDir,
       '--state-dir': this.stateDir,
+      '--plugged-devices-dir': this.pluggedDevicesDir,
       '--audit-file': this.auditFile,
       // Process 1 of a confined test machine need not be readable; its network is this one.
       '--host-netns': '/proc/self/ns/net',

@@ -22,6 +22,7 @@ export class ChildProcesses implements Programs {
       socketDir: at('run'),
       privateDir: at('private'),
       mountRecordDir: at('mount-state'),
+      pluggedDevicesDir: at('plugged'),
       auditFile: at('audit/audit.jsonl'),
     };
   }
@@ -43,7 +44,7 @@ export class ChildProcesses implements Programs {
   }
 
   async start(which: ProgramName, extra: readonly string[], log: number): Promise<Component> {
-    const { socketDir, privateDir, mountRecordDir, auditFile } = this.paths;
+    const { socketDir, privateDir, mountRecordDir, pluggedDevicesDir, auditFile } = this.paths;
     const [entry, user, args] =
       which === 'helper'
         ? [
@@ -51,7 +52,8 @@ export class ChildProcesses implements Programs {
             undefined,
             [
               ...['--socket-dir', socketDir, '--kubelet-pods-dir', this.node.podsDir],
-              ...['--state-dir', mountRecordDir, '--audit-file', auditFile],
+              ...['--state-dir', mountRecordDir, '--plugged-devices-dir', pluggedDevicesDir],
+              ...['--audit-file', auditFile],
               ...['--agent-uid', String(agentUser), '--agent-gid', String(agentUser)],
               ...['--uid', String(helperUser), '--gid', String(helperUser)],
               // Process 1 of a sandboxed machine may be out of reach; the harness runs in the host's namespace.

@@ -313,10 +313,10 @@ export class System {
     if (this.vmi(vm) !== undefined) this.deleteVmi(vm);
   }
 
-  /** What agent and helper keep on disk about VMs: ghost records, network states, mount records. */
+  /** What agent and helper keep on disk about VMs: ghost records, network states, mount records, plugged devices. */
   state(): string[] {
     const directories = ['ghost-records', 'network-info-cache'].map((name) => join(this.privateDir, name));
-    return [...directories, this.mountRecordDir].flatMap((directory) =>
+    return [...directories, this.mountRecordDir, this.programs.paths.pluggedDevicesDir].flatMap((directory) =>
       readdirIfThere(directory).map((name) => join(directory, name)),
     );
   }

@@ -1,0 +1,158 @@
+/**
+ * Which block devices the helper has plugged into launcher pods: one file a pod, so that a helper that starts again
+ * still allows them. What is not recorded here was made by somebody else, and no device policy allows it.
+ */
+import {
+  closeSync,
+  constants,
+  fstatSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
+import { join } from 'node:path';
+import { Code } from '@connectrpc/connect';
+import { CallFailure, errnoOf, exhausted } from '../failure.js';
+import { isDnsLabel, isUuid } from '../policy/fields.js';
+
+/** Numbers of a device, as the kernel has them. */
+export interface DeviceNumbers {
+  readonly major: number;
+  readonly minor: number;
+}
+
+export interface PluggedDevice extends DeviceNumbers {
+  /** Name of the volume. */
+  readonly volume: string;
+}
+
+/** Bits of a major and a minor number (linux/kdev_t.h). */
+const majorBits = 12;
+const minorBits = 20;
+const maxRecordBytes = 1 << 18;
+
+export class PluggedDevices {
+  /**
+   * @param directory of the records; belongs to the helper
+   * @param maxDevices of one pod
+   */
+  constructor(
+    private readonly directory: string,
+    private readonly maxDevices: number,
+  ) {}
+
+  /**
+   * Records the device before its node can be seen in the pod, and again when a plugged one is found: a record that
+   * was lost is complete again once every volume was named. Throws RESOURCE_EXHAUSTED for one device too many.
+   */
+  remember(podUid: string, volume: string, { major, minor }: DeviceNumbers): void {
+    const devices = this.read(podUid) ?? [];
+    const known = devices.find((device) => device.volume === volume);
+    if (known?.major === major && known.minor === minor) return;
+    const others = devices.filter((device) => device.volume !== volume);
+    if (others.length >= this.maxDevices) {
+      throw exhausted('record device', `pod ${podUid} has ${others.length} block devices plugged`);
+    }
+    this.write(podUid, [...others, { volume, major, minor }]);
+  }
+
+  /** Forgets the volume's device, once its node is gone. True when there was one. */
+  forget(podUid: string, volume: string): boolean {
+    const devices = this.read(podUid) ?? [];
+    const others = devices.filter((device) => device.volume !== volume);
+    if (others.length === devices.length) return false;
+    if (others.length > 0) this.write(podUid, others);
+    else this.drop(podUid);
+    return true;
+  }
+
+  /** Throws when the record cannot be read: a policy that is made without it would take devices away. */
+  list(podUid: string): readonly PluggedDevice[] {
+    const devices = this.read(podUid);
+    if (devices !== undefined) return devices;
+    throw new CallFailure({
+      code: Code.DataLoss,
+      operation: 'read plugged devices',
+      message: `the record of pod ${podUid} cannot be read; it is written anew when its volumes are plugged again`,
+    });
+  }
+
+  /** Drops the record of a pod that is gone. */
+  drop(podUid: string): void {
+    rmSync(this.path(podUid), { force: true });
+  }
+
+  /** Drops the records of all pods but those that are there. */
+  keepOnly(podUids: ReadonlySet<string>): void {
+    for (const name of readdirSync(this.directory)) {
+      if (isUuid(name) && !podUids.has(name)) this.drop(name);
+    }
+  }
+
+  private path(podUid: string): string {
+    return join(this.directory, podUid);
+  }
+
+  /** None where there is no record; undefined when it cannot be parsed. Other errors are thrown. */
+  private read(podUid: string): PluggedDevice[] | undefined {
+    let fd: number;
+    try {
+      fd = openSync(this.path(podUid), constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+    } catch (error) {
+      if (errnoOf(error) === 'ENOENT') return [];
+      throw error;
+    }
+    try {
+      const { size } = fstatSync(fd);
+      return size > maxRecordBytes ? undefined : parseRecord(readFileSync(fd, 'utf8'));
+    } finally {
+      closeSync(fd);
+    }
+  }
+
+  /** Not synced to the disk: what ends the host ends its launchers. */
+  private write(podUid: string, devices: readonly PluggedDevice[]): void {
+    const temporary = join(this.directory, `.${podUid}.tmp`);
+    const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_TRUNC | constants.O_NOFOLLOW;
+    const fd = openSync(temporary, flags, 0o600);
+    try {
+      writeFileSync(fd, JSON.stringify({ devices }));
+    } finally {
+      closeSync(fd);
+    }
+    renameSync(temporary, this.path(podUid));
+  }
+}
+
+function parseRecord(text: string): PluggedDevice[] | undefined {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+  if (typeof value !== 'object' || value === null || !('devices' in value)) return undefined;
+  const { devices } = value;
+  return Array.isArray(devices) && devices.every(isDevice) ? devices : undefined;
+}
+
+function isDevice(value: unknown): value is PluggedDevice {
+  return (
+    typeof value === 'object' &&
+    value !== null &&
+    'volume' in value &&
+    typeof value.volume === 'string' &&
+    isDnsLabel(value.volume) &&
+    'major' in value &&
+    isNumber(value.major, majorBits) &&
+    'minor' in value &&
+    isNumber(value.minor, minorBits)
+  );
+}
+
+function isNumber(value: unknown, bits: number): boolean {
+  return Number.isInteger(value) && Number(value) >= 0 && Number(value) < 2 ** bits;
+}
