@@ -1,0 +1,105 @@
+/**
+ * Records of mounts, one file for each VMI, in the form of KubeVirt's own (KubeVirt pkg/checkpoint): a node can be
+ * switched from virt-handler and back with its VMs running.
+ */
+import {
+  closeSync,
+  constants,
+  existsSync,
+  fstatSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  unlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { join } from 'node:path';
+import { errnoOf } from '../failure.js';
+import { isUuid } from '../policy/fields.js';
+
+export interface RecordEntry {
+  readonly targetFile: string;
+}
+
+const maxRecordBytes = 1 << 20;
+
+export class RecordFiles<Entry extends RecordEntry> {
+  /** @param directory of the records; belongs to the helper */
+  constructor(
+    private readonly directory: string,
+    private readonly isEntry: (value: RecordEntry) => value is Entry,
+  ) {}
+
+  /** UIDs of the VMIs that have a record. */
+  vmiUids(): string[] {
+    return readdirSync(this.directory).filter(isUuid);
+  }
+
+  /** True also for a record that cannot be parsed. */
+  exists(vmiUid: string): boolean {
+    return existsSync(this.path(vmiUid));
+  }
+
+  /** Undefined when there is no record or when it cannot be parsed. Other errors are thrown. */
+  read(vmiUid: string): Entry[] | undefined {
+    let fd: number;
+    try {
+      fd = openSync(this.path(vmiUid), constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+    } catch (error) {
+      if (errnoOf(error) === 'ENOENT') return undefined;
+      throw error;
+    }
+    try {
+      const { size } = fstatSync(fd);
+      return size > maxRecordBytes ? undefined : this.parse(readFileSync(fd, 'utf8'));
+    } finally {
+      closeSync(fd);
+    }
+  }
+
+  /** Not synced to the disk: what ends the host ends its mounts, and a torn record blocks nothing. */
+  write(vmiUid: string, entries: readonly Entry[]): void {
+    const temporary = join(this.directory, `.${vmiUid}.tmp`);
+    const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_TRUNC | constants.O_NOFOLLOW;
+    const fd = openSync(temporary, flags, 0o600);
+    try {
+      writeFileSync(fd, JSON.stringify({ mountTargetEntries: entries, usesSafePaths: true }));
+    } finally {
+      closeSync(fd);
+    }
+    renameSync(temporary, this.path(vmiUid));
+  }
+
+  /** A record without entries goes. */
+  writeOrRemove(vmiUid: string, entries: readonly Entry[]): void {
+    if (entries.length > 0) this.write(vmiUid, entries);
+    else unlinkSync(this.path(vmiUid));
+  }
+
+  private path(vmiUid: string): string {
+    return join(this.directory, vmiUid);
+  }
+
+  private parse(text: string): Entry[] | undefined {
+    let value: unknown;
+    try {
+      value = JSON.parse(text);
+    } catch {
+      return undefined;
+    }
+    if (typeof value !== 'object' || value === null || !('mountTargetEntries' in value)) return undefined;
+    const entries = value.mountTargetEntries ?? [];
+    const valid = (each: unknown): each is Entry => isRecordEntry(each) && this.isEntry(each);
+    return Array.isArray(entries) && entries.every(valid) ? entries : undefined;
+  }
+}
+
+function isRecordEntry(value: unknown): value is RecordEntry {
+  return (
+    typeof value === 'object' &&
+    value !== null &&
+    'targetFile' in value &&
+    typeof value.targetFile === 'string'
+  );
+}
