@@ -141,6 +141,8 @@ export interface AttachmentPlan {
   readonly queues: number;
   readonly binding:
     | { readonly kind: 'bridge' }
+    /** A bridge without an address of its own. */
+    | { readonly kind: 'managed-tap' }
     | {
         readonly kind: 'masquerade';
         /** Network address of the guest's IPv4 network and its prefix length. */
@@ -163,6 +165,8 @@ export interface NetworkPlan {
   /** Owner and group of taps. */
   readonly uid: number;
   readonly gid: number;
+  /** Where passt connects the guest: the group that it runs as. */
+  readonly passtGid?: number;
 }
 
 /** dev:inode of a network namespace. */

@@ -10,16 +10,17 @@ import {
   type ForwardedPort,
   ForwardedPortSchema,
   type Link,
+  ManagedTapBindingSchema,
   MasqueradeBindingSchema,
   type ObserveResponse,
   Protocol,
 } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import type { Vmi } from '../api/vmi.js';
-import { type BindingPlugins, bindingOf, pluginOf } from './bindings.js';
+import { type BindingPlugins, bindingOf, hasManagedTap } from './bindings.js';
 import { firstGlobal } from './discovery.js';
 import { istioInjected } from './istio.js';
 import { guestCidr } from './masquerade.js';
-import { isSecondary } from './names.js';
+import { isSecondary, renamedLink } from './names.js';
 import { interfaceQueues } from './queues.js';
 import type { VmiInterface, VmiNetwork } from './vmi-network.js';
 
@@ -41,7 +42,7 @@ export interface AttachmentInput {
 /** The bridge's link address ends in the index, so there is no room for more interfaces. */
 const maxIndex = 99;
 
-/** Undefined: the binding needs nothing from the node. Throws an Error that no retry can cure. */
+/** Undefined: the binding needs no links. Throws an Error that no retry can cure. */
 export function attachmentOf(input: AttachmentInput): Attachment | undefined {
   const { iface, network, podInterface, index } = input;
   const common = {
@@ -64,12 +65,15 @@ export function attachmentOf(input: AttachmentInput): Attachment | undefined {
         binding: { case: 'masquerade', value: masqueradeBinding(input) },
       });
     case 'plugin':
-      if (pluginOf(iface, input.plugins)?.domainAttachmentType === 'managedTap') {
-        throw unsupported(iface, `binding plugin ${iface.binding?.name} (managedTap)`);
+      if (!hasManagedTap(iface, input.plugins)) return undefined;
+      if (findLink(input.observed, podInterface, renamedLink(podInterface)) === undefined) {
+        throw missing(podInterface);
       }
-      return undefined;
+      return create(AttachmentSchema, {
+        ...common,
+        binding: { case: 'managedTap', value: create(ManagedTapBindingSchema) },
+      });
     case 'passt':
-      throw unsupported(iface, 'passtBinding');
     case 'sriov':
       return undefined;
     case 'undefined':
@@ -82,8 +86,9 @@ export function detachmentOf(
   network: VmiNetwork,
   iface: VmiInterface,
   podInterface: string,
+  plugins: BindingPlugins,
 ): Detachment | undefined {
-  if (bindingOf(iface) !== 'bridge') return undefined;
+  if (bindingOf(iface) !== 'bridge' && !hasManagedTap(iface, plugins)) return undefined;
   return create(DetachmentSchema, { network: network.name, podInterface, primary: !isSecondary(network) });
 }
 
@@ -91,14 +96,18 @@ function dhcpOf(dhcp: DhcpRecord | undefined) {
   return dhcp === undefined ? {} : { dhcp };
 }
 
-function unsupported(iface: VmiInterface, binding: string): Error {
-  return new Error(`interface ${iface.name}: ${binding} is not supported by this version`);
+function findLink(observed: ObserveResponse, ...names: readonly string[]): Link | undefined {
+  return observed.links.find(({ name }) => names.includes(name));
+}
+
+function missing(podInterface: string): Error {
+  return new Error(`pod link (${podInterface}) is missing`);
 }
 
 function masqueradeBinding(input: AttachmentInput) {
   const { vmi, network, iface, podInterface } = input;
-  const link = input.observed.links.find((candidate) => candidate.name === podInterface);
-  if (link === undefined) throw new Error(`pod link (${podInterface}) is missing`);
+  const link = findLink(input.observed, podInterface);
+  if (link === undefined) throw missing(podInterface);
   return create(MasqueradeBindingSchema, {
     ipv4Cidr: cidrFor(link, network, 4),
     ipv6Cidr: cidrFor(link, network, 6),

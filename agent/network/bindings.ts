@@ -19,6 +19,11 @@ export function bindingOf(iface: VmiInterface): Binding {
   return 'undefined';
 }
 
+/** A plugin whose guest is connected by a tap that the node makes (`domainAttachmentType: managedTap`). */
+export function hasManagedTap(iface: VmiInterface, plugins: BindingPlugins): boolean {
+  return bindingOf(iface) === 'plugin' && pluginOf(iface, plugins)?.domainAttachmentType === 'managedTap';
+}
+
 export function pluginOf(iface: VmiInterface, plugins: BindingPlugins): BindingPlugin | undefined {
   const name = iface.binding?.name;
   return name !== undefined && Object.hasOwn(plugins, name) ? plugins[name] : undefined;

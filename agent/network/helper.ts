@@ -13,5 +13,7 @@ export interface NetworkHelper {
     readonly pod: PodRef;
     readonly attachments: Attachment[];
     readonly detachments: Detachment[];
+    /** The guest is connected by passt. */
+    readonly passt: boolean;
   }): Promise<boolean>;
 }

@@ -187,9 +187,10 @@ export class HelperPodNetworks implements PodNetworks {
   ): Promise<void> {
     try {
       const attachments = pending.flatMap((member) => this.#attachment(vmi, member, view));
-      const detachments = unplugged.flatMap((member) => detachment(member, view));
-      if (attachments.length === 0 && detachments.length === 0) return;
-      await this.#options.helper.applyNetwork({ pod: view.pod, attachments, detachments });
+      const detachments = unplugged.flatMap((member) => this.#detachment(member, view));
+      const passt = pending.some(({ iface }) => bindingOf(iface) === 'passt');
+      if (attachments.length === 0 && detachments.length === 0 && !passt) return;
+      await this.#options.helper.applyNetwork({ pod: view.pod, attachments, detachments, passt });
     } catch (error) {
       if (isRetryable(error)) throw error;
       for (const member of pending) await this.#setPhase(vmi, member, 'started');
@@ -211,6 +212,12 @@ export class HelperPodNetworks implements PodNetworks {
     return attachment === undefined ? [] : [attachment];
   }
 
+  #detachment(member: Member, view: PodView): Detachment[] {
+    const { plugins } = this.#options.config();
+    const result = detachmentOf(member.network, member.iface, podInterfaceOf(member, view), plugins);
+    return result === undefined ? [] : [result];
+  }
+
   async #setPhase(vmi: Vmi, { network, record }: Member, phase: NetworkPhase): Promise<void> {
     const { dhcp: _, ...kept } = record;
     await this.#options.state.write(vmi.metadata.uid, network.name, { ...kept, phase });
@@ -219,9 +226,4 @@ export class HelperPodNetworks implements PodNetworks {
 
 function podInterfaceOf(member: Member, view: PodView): string {
   return view.names.get(member.network.name) ?? '';
-}
-
-function detachment(member: Member, view: PodView): Detachment[] {
-  const result = detachmentOf(member.network, member.iface, podInterfaceOf(member, view));
-  return result === undefined ? [] : [result];
 }

@@ -44,7 +44,7 @@ privsep::NetworkPlan plan() {
   privsep::AttachmentPlan attachment;
   attachment.pod_interface = "eth0";
   attachment.primary = true;
-  attachment.masquerade = masquerade;
+  attachment.binding = masquerade;
   privsep::NetworkPlan plan;
   plan.attachments.push_back(attachment);
   plan.uid = plan.gid = 107;

@@ -66,8 +66,10 @@ AttachmentPlan read_attachment(Arguments& arguments, Napi::Value value) {
   Napi::Object binding = arguments.object(object.Get("binding"), "attachment.binding");
   std::string kind = arguments.string(binding.Get("kind"), "binding.kind", 16);
   if (kind == "masquerade") {
-    plan.masquerade = read_masquerade(arguments, binding);
-  } else if (kind != "bridge") {
+    plan.binding = read_masquerade(arguments, binding);
+  } else if (kind == "bridge" || kind == "managed-tap") {
+    plan.binding = BridgePlan{kind == "bridge"};
+  } else {
     arguments.fail(Error::refusal(EINVAL, "argument binding.kind"));
   }
   return plan;
@@ -89,6 +91,7 @@ NetworkPlan read_plan(Arguments& arguments, Napi::Value value) {
   }
   plan.uid = arguments.id(object.Get("uid"), "plan.uid");
   plan.gid = arguments.id(object.Get("gid"), "plan.gid");
+  if (object.Has("passtGid")) plan.passt_gid = arguments.id(object.Get("passtGid"), "plan.passtGid");
   return plan;
 }
 

@@ -56,10 +56,14 @@ Status attach_all(Attempt& attempt, const NetworkPlan& plan) {
   for (const AttachmentPlan& attachment : plan.attachments) {
     Result<LinkNames> names = link_names(attachment.pod_interface, attachment.primary);
     if (!names) return names.error();
-    Status done = attachment.masquerade ? attach_masquerade(attempt, attachment, *names)
-                                        : attach_bridge(attempt, attachment, *names);
+    const auto* masquerade = std::get_if<MasqueradePlan>(&attachment.binding);
+    Status done = masquerade != nullptr
+                      ? attach_masquerade(attempt, attachment, *masquerade, *names)
+                      : attach_bridge(attempt, attachment, std::get<BridgePlan>(attachment.binding), *names);
     if (!done) return done;
   }
+  Status allowed = plan.passt_gid ? allow_passt(attempt, *plan.passt_gid) : ok();
+  if (!allowed) return allowed;
   if (attempt.nat.empty()) return ok();
   // Last: after it nothing can fail, so it never has to be taken back.
   Result<NetlinkSocket> netfilter = NetlinkSocket::open(NETLINK_NETFILTER);
@@ -95,7 +99,8 @@ Status attempt_repeatedly(const NetworkPlan& plan, const StepHook& hook, bool* c
 Result<bool> apply_plan(const NetworkPlan& plan, const StepHook& hook) {
   bool changed = false;
   Status done = plan.detachments.empty() ? ok() : attempt_repeatedly(plan, hook, &changed, detach_all);
-  if (done && !plan.attachments.empty()) done = attempt_repeatedly(plan, hook, &changed, attach_all);
+  bool attaches = !plan.attachments.empty() || plan.passt_gid;
+  if (done && attaches) done = attempt_repeatedly(plan, hook, &changed, attach_all);
   if (!done) return done.error();
   return changed;
 }

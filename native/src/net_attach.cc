@@ -163,7 +163,8 @@ Status finish_tap(Attempt& attempt, LinkRecord& tap, const LinkRecord& bridge) {
 
 }  // namespace
 
-Status attach_bridge(Attempt& attempt, const AttachmentPlan& plan, const LinkNames& names) {
+Status attach_bridge(Attempt& attempt, const AttachmentPlan& plan, const BridgePlan& bridge_plan,
+                     const LinkNames& names) {
   Status done = make_room(attempt, names);
   if (!done) return done;
   const LinkRecord* found = find_pod_link(attempt, names);
@@ -181,7 +182,7 @@ Status attach_bridge(Attempt& attempt, const AttachmentPlan& plan, const LinkNam
   Result<LinkRecord> bridge = ensure_bridge(attempt, names.bridge, *mac);
   if (!bridge) return bridge.error();
   std::vector<AddressRecord> addresses;
-  if (has_ipv4) addresses.push_back(wanted(bridge_address(plan.index), 32));
+  if (has_ipv4 && bridge_plan.link_address) addresses.push_back(wanted(bridge_address(plan.index), 32));
   done = attempt.links.ensure_addresses(*bridge, AF_INET, addresses);
   if (done) done = attempt.links.ensure_up(*bridge);
   if (!done) return done;
@@ -196,7 +197,8 @@ Status attach_bridge(Attempt& attempt, const AttachmentPlan& plan, const LinkNam
   return done;
 }
 
-Status attach_masquerade(Attempt& attempt, const AttachmentPlan& plan, const LinkNames& names) {
+Status attach_masquerade(Attempt& attempt, const AttachmentPlan& plan, const MasqueradePlan& masquerade,
+                         const LinkNames& names) {
   const LinkRecord* pod_link = attempt.before.find(names.pod);
   if (pod_link == nullptr) return missing(names.pod);
   Status done = check_pod_link(*pod_link);
@@ -216,13 +218,13 @@ Status attach_masquerade(Attempt& attempt, const AttachmentPlan& plan, const Lin
     std::vector<AddressRecord> addresses;
     if (pod_address != nullptr) {
       Result<GuestAddresses> guest =
-          guest_addresses(family == AF_INET ? plan.masquerade->ipv4 : plan.masquerade->ipv6, family);
+          guest_addresses(family == AF_INET ? masquerade.ipv4 : masquerade.ipv6, family);
       if (!guest) return guest.error();
       addresses.push_back(wanted(guest->gateway, guest->prefix_length));
       auto listed = std::find_if(pod_link->addresses.begin(), pod_link->addresses.end(),
                                  [&](const AddressRecord& it) { return it.address.family() == family; });
       attempt.nat.push_back(
-          nat_table(*plan.masquerade, {names.pod, names.bridge, guest->gateway, guest->guest, listed->address}));
+          nat_table(masquerade, {names.pod, names.bridge, guest->gateway, guest->guest, listed->address}));
       routed[family == AF_INET6] = true;
       if (family == AF_INET6) done = enable_ipv6(attempt, *bridge);
     }
@@ -238,6 +240,14 @@ Status attach_masquerade(Attempt& attempt, const AttachmentPlan& plan, const Lin
   done = finish_tap(attempt, *tap, *bridge);
   if (done && routed[0]) done = ensure_sysctl(attempt, Sysctl::kIpv4Forwarding, {}, "1");
   if (done && routed[1]) done = ensure_sysctl(attempt, Sysctl::kIpv6Forwarding, {}, "1");
+  return done;
+}
+
+Status allow_passt(Attempt& attempt, uint32_t gid) {
+  std::string group = std::to_string(gid);
+  // The kernel shows the range with a tab.
+  Status done = ensure_sysctl(attempt, Sysctl::kIpv4PingGroupRange, {}, group + '\t' + group);
+  if (done) done = ensure_sysctl(attempt, Sysctl::kIpv4UnprivilegedPortStart, {}, "0");
   return done;
 }
 

@@ -30,11 +30,16 @@ struct Attempt {
 // can fail for want of memory or devices (dummy, bridge, tap) is made before too; what remains are changes
 // to one link. The pod link keeps its MAC until the dummy is complete: equal MACs tell a later call that
 // addresses may be missing from the dummy.
-Status attach_bridge(Attempt& attempt, const AttachmentPlan& plan, const LinkNames& names);
+Status attach_bridge(Attempt& attempt, const AttachmentPlan& plan, const BridgePlan& bridge, const LinkNames& names);
 
 // Masquerade binding: a bridge with the guest's gateway addresses beside the untouched pod link; NAT
 // between the two is left in attempt.nat.
-Status attach_masquerade(Attempt& attempt, const AttachmentPlan& plan, const LinkNames& names);
+Status attach_masquerade(Attempt& attempt, const AttachmentPlan& plan, const MasqueradePlan& masquerade,
+                         const LinkNames& names);
+
+// passt binding: processes of the group may send echo requests, and every process listen on the ports below 1024
+// (ip-sysctl: ping_group_range, ip_unprivileged_port_start). passt itself is the launcher's.
+Status allow_passt(Attempt& attempt, uint32_t gid);
 
 // Removes bridge, tap and dummy. The pod link of bridge binding stays, up, under its changed name.
 Status detach(Attempt& attempt, const LinkNames& names);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "result.h"
@@ -75,6 +76,11 @@ struct GuestNetwork {
   uint32_t prefix_length = 0;
 };
 
+struct BridgePlan {
+  // The bridge has an address, from which the launcher's DHCP server answers. Not with managed taps.
+  bool link_address = true;
+};
+
 struct MasqueradePlan {
   GuestNetwork ipv4;
   GuestNetwork ipv6;
@@ -86,10 +92,10 @@ struct MasqueradePlan {
 // Desired set-up of one pod link. Names other than pod_interface are derived.
 struct AttachmentPlan {
   std::string pod_interface;
-  bool primary = false;                      // tap0, else "tap" + pod_interface without its first 3 characters
-  uint32_t index = 0;                        // 0..99
-  uint32_t queues = 0;                       // 0 or 1: single queue; at most 256
-  std::optional<MasqueradePlan> masquerade;  // absent: bridge binding
+  bool primary = false;  // tap0, else "tap" + pod_interface without its first 3 characters
+  uint32_t index = 0;    // 0..99
+  uint32_t queues = 0;   // 0 or 1: single queue; at most 256
+  std::variant<BridgePlan, MasqueradePlan> binding;
 };
 
 struct DetachmentPlan {
@@ -102,6 +108,7 @@ struct NetworkPlan {
   std::vector<DetachmentPlan> detachments;  // at most 64
   uint32_t uid = 0;                         // owner of taps; equal to gid
   uint32_t gid = 0;
+  std::optional<uint32_t> passt_gid;  // where passt connects the guest: the group that it runs as
 };
 
 // Links with addresses, main routes and the listed sysctls of the namespace. Changes nothing.

@@ -101,10 +101,11 @@ Status check_plan(const NetworkPlan& plan) {
     if (!done) return done;
     if (attachment.index > 99) return invalid("index " + std::to_string(attachment.index));
     if (attachment.queues > kMaxQueues) return invalid("queues " + std::to_string(attachment.queues));
-    if (!attachment.masquerade) continue;
+    const auto* plan_of_masquerade = std::get_if<MasqueradePlan>(&attachment.binding);
+    if (plan_of_masquerade == nullptr) continue;
     if (masquerade) return invalid("two masquerade bindings");
     masquerade = true;
-    done = check_masquerade(*attachment.masquerade);
+    done = check_masquerade(*plan_of_masquerade);
     if (!done) return done;
   }
   for (const DetachmentPlan& detachment : plan.detachments) {

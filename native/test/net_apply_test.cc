@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <sstream>
 
 #include "check.h"
 #include "net_fixture.h"
@@ -99,6 +100,51 @@ TEST(bridge_end_state) {
   for (const char* line : {"ipv4/conf/all/arp_ignore = 1", "ipv4/ip_forward = 0", "ipv6/conf/all/forwarding = 0"})
     check_has(state, line);
   check_that(pod.run("nft list ruleset").empty(), "no NAT");
+}
+
+TEST(managed_tap_end_state) {
+  Pod bridge(Pod::Addresses::kIpv4);
+  check_that(bridge.apply(bridge_plan()).kind == Kind::kChanged, "bridge");
+  Pod pod(Pod::Addresses::kIpv4);
+  check_that(pod.apply(managed_tap_plan()).kind == Kind::kChanged, "managed tap");
+  check_that(pod.apply(managed_tap_plan()).kind == Kind::kUnchanged, "managed tap, twice");
+  std::string state = pod.snapshot();
+  check_has(state, "ipv4/conf/all/arp_ignore = 1");
+  // All that differs is the address of the bridge.
+  std::istringstream with_address(bridge.snapshot());
+  std::string wanted;
+  for (std::string line; std::getline(with_address, line);)
+    if (line.find("169.254.75.10") == std::string::npos) wanted += line + "\n";
+  check_equal(state, wanted, "as bridge binding");
+
+  // With another binding's address on it, which goes.
+  check_that(bridge.apply(managed_tap_plan()).kind == Kind::kChanged, "managed tap after bridge");
+  check_equal(bridge.snapshot(), wanted, "managed tap after bridge");
+
+  NetworkPlan unplug = passt_plan();
+  unplug.passt_gid.reset();
+  unplug.detachments.push_back({"eth0", true});
+  check_that(pod.apply(unplug).kind == Kind::kChanged, "unplug");
+  check_equal(pod.run("ip -o link | grep -o 'k6t-eth0\\|tap0\\|: eth0:'"), "", "gone after unplug");
+}
+
+TEST(passt_end_state) {
+  Pod pod(Pod::Addresses::kDual);
+  auto without = [](std::string state, const char* name) {
+    size_t at = state.find(name);
+    return state.erase(at, state.find('\n', at) - at);
+  };
+  std::string before = pod.snapshot();
+  check_that(pod.apply(passt_plan()).kind == Kind::kChanged, "passt");
+  check_that(pod.apply(passt_plan()).kind == Kind::kUnchanged, "passt, twice");
+  std::string after = pod.snapshot();
+  check_has(after, "ipv4/ping_group_range = 107 107");
+  check_has(after, "ipv4/ip_unprivileged_port_start = 0");
+  for (const char* name : {"ipv4/ping_group_range", "ipv4/ip_unprivileged_port_start"}) {
+    before = without(before, name);
+    after = without(after, name);
+  }
+  check_equal(after, before, "nothing else");
 }
 
 TEST(secondary_and_detach) {

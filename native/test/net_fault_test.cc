@@ -104,6 +104,12 @@ TEST(faults_of_masquerade_binding) { every_fault({Pod::Addresses::kDual, false, 
 
 TEST(faults_of_bridge_binding) { every_fault({Pod::Addresses::kDual, false, bridge_plan()}); }
 
+TEST(faults_of_managed_tap_and_passt) {
+  NetworkPlan plan = managed_tap_plan();
+  plan.passt_gid = 107;
+  every_fault({Pod::Addresses::kIpv4, false, plan});
+}
+
 TEST(faults_of_two_bindings) {
   killed_anywhere({Pod::Addresses::kIpv4, true, with_secondary(masquerade_plan())});
   refused_anywhere({Pod::Addresses::kDual, true, with_secondary(bridge_plan())});

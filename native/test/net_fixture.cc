@@ -192,7 +192,20 @@ NetworkPlan masquerade_plan() {
   MasqueradePlan masquerade;
   masquerade.ipv4 = {"10.0.2.0", 24};
   masquerade.ipv6 = {"fd10:0:2::", 120};
-  plan.attachments[0].masquerade = masquerade;
+  plan.attachments[0].binding = masquerade;
+  return plan;
+}
+
+NetworkPlan managed_tap_plan() {
+  NetworkPlan plan = bridge_plan();
+  plan.attachments[0].binding = BridgePlan{false};
+  return plan;
+}
+
+NetworkPlan passt_plan() {
+  NetworkPlan plan;
+  plan.uid = plan.gid = 107;
+  plan.passt_gid = 107;
   return plan;
 }
 

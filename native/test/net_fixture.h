@@ -62,6 +62,10 @@ bool kernel_has_dummy();
 
 NetworkPlan bridge_plan();
 NetworkPlan masquerade_plan();
+// Bridge binding without an address on the bridge.
+NetworkPlan managed_tap_plan();
+// No links, for a launcher that runs passt as group 107.
+NetworkPlan passt_plan();
 // A bridge binding of pod link pod16477688c0e, which add_secondary makes, in addition.
 NetworkPlan with_secondary(NetworkPlan plan);
 

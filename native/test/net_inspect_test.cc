@@ -31,7 +31,7 @@ TEST(pending_changes_end_at_a_link_to_be_made) {
 }
 
 TEST(pending_changes_of_a_set_up_pod) {
-  for (const NetworkPlan& plan : {masquerade_plan(), bridge_plan()}) {
+  for (const NetworkPlan& plan : {masquerade_plan(), bridge_plan(), managed_tap_plan()}) {
     Pod pod(Pod::Addresses::kDual);
     check_that(pod.apply(plan).kind == Kind::kChanged, "set up");
     check_equal(pending(pod, plan), "", "as planned");
@@ -45,6 +45,16 @@ TEST(pending_changes_of_a_set_up_pod) {
     check_that(pod.apply(plan).kind == Kind::kChanged, "set up again");
     check_equal(pending(pod, plan), "", "as planned again");
   }
+}
+
+TEST(pending_changes_of_a_pod_for_passt) {
+  Pod pod(Pod::Addresses::kDual);
+  std::string both = "write net/ipv4/ping_group_range\nwrite net/ipv4/ip_unprivileged_port_start\n";
+  check_equal(pending(pod, passt_plan()), both, "a fresh pod");
+  check_that(pod.apply(passt_plan()).kind == Kind::kChanged, "set up");
+  check_equal(pending(pod, passt_plan()), "", "as planned");
+  pod.run("echo '0 107' >/proc/sys/net/ipv4/ping_group_range");
+  check_equal(pending(pod, passt_plan()), "write net/ipv4/ping_group_range\n", "another range");
 }
 
 TEST(pending_changes_of_a_plan_that_cannot_be) {

@@ -72,7 +72,7 @@ TEST(rules_follow_the_plan) {
   check_that(pod.apply(masquerade_plan()).kind == Kind::kChanged, "masquerade");
   std::string rules = pod.run("nft -s list ruleset");
   NetworkPlan many = masquerade_plan();
-  MasqueradePlan& masquerade = *many.attachments[0].masquerade;
+  auto& masquerade = std::get<MasqueradePlan>(many.attachments[0].binding);
   masquerade.istio = true;
   masquerade.migration_over_tcp = true;
   for (uint32_t port = 1; port <= 1024; ++port)

@@ -18,6 +18,8 @@ bool refused(const NetworkPlan& plan) {
   return !status && status.error().refused && status.error().code == EINVAL && status.error().unchanged;
 }
 
+MasqueradePlan& masquerade_of(NetworkPlan& plan) { return std::get<MasqueradePlan>(plan.attachments[0].binding); }
+
 template <typename Change>
 NetworkPlan changed(Change change) {
   NetworkPlan plan = masquerade_plan();
@@ -116,8 +118,8 @@ TEST(plans_are_checked) {
   CHECK(refused(changed([](NetworkPlan& it) { it.attachments[0].index = 100; })));
   CHECK(refused(changed([](NetworkPlan& it) { it.attachments[0].queues = 257; })));
   CHECK(refused(changed([](NetworkPlan& it) { it.attachments[0].pod_interface = "lo"; })));
-  CHECK(refused(changed([](NetworkPlan& it) { it.attachments[0].masquerade->ipv4.prefix_length = 31; })));
-  CHECK(refused(changed([](NetworkPlan& it) { it.attachments[0].masquerade->ipv6.network = "10.0.0.0"; })));
+  CHECK(refused(changed([](NetworkPlan& it) { masquerade_of(it).ipv4.prefix_length = 31; })));
+  CHECK(refused(changed([](NetworkPlan& it) { masquerade_of(it).ipv6.network = "10.0.0.0"; })));
   CHECK(refused(changed([](NetworkPlan& it) { it.attachments.resize(65, it.attachments[0]); })));
   CHECK(refused(changed([](NetworkPlan& it) { it.detachments.resize(65); })));
   CHECK(refused(changed([](NetworkPlan& it) { it.attachments.push_back(it.attachments[0]); })));
@@ -133,8 +135,8 @@ TEST(plans_are_checked) {
                             {Protocol::kTcp, 80, 79},
                             {Protocol::kTcp, 80, 65536},
                             {static_cast<Protocol>(1), 80, 0}})
-    CHECK(refused(changed([&](NetworkPlan& it) { it.attachments[0].masquerade->ports.push_back(bad); })));
+    CHECK(refused(changed([&](NetworkPlan& it) { masquerade_of(it).ports.push_back(bad); })));
   CHECK(refused(changed([](NetworkPlan& it) {
-    it.attachments[0].masquerade->ports.resize(1025, {Protocol::kTcp, 80, 0});
+    masquerade_of(it).ports.resize(1025, {Protocol::kTcp, 80, 0});
   })));
 }

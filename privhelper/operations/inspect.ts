@@ -189,7 +189,7 @@ async function appliedMessage(
     queues,
     binding: binding.kind,
   }));
-  const message = { atMs: BigInt(at.getTime()), attachments };
+  const message = { atMs: BigInt(at.getTime()), attachments, passt: plan.passtGid !== undefined };
   try {
     const pending = await native.pendingNetworkChanges(invocation.call, launcher, forbiddenNetworks, plan);
     return { ...message, pending };

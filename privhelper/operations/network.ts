@@ -30,7 +30,7 @@ export function observe(
 export function apply(
   { native, podsDir, pods, policy, forbiddenNetworks }: Helper,
   invocation: Invocation,
-  { podUid, vmiUid, attachments, detachments, records }: NetworkSetup,
+  { podUid, vmiUid, attachments, detachments, records, passt }: NetworkSetup,
 ): Promise<MessageInitShape<typeof ApplyResponseSchema>> {
   return pods.withLauncher(invocation, { podUid, vmiUid }, async (launcher) => {
     let changed = false;
@@ -55,7 +55,7 @@ export function apply(
       changed ||= removed;
     }
     const [uid, gid] = launcher.uid === 0 ? [0, 0] : [policy.qemuUid, policy.qemuGid];
-    const plan = { attachments, detachments, uid, gid };
+    const plan = { attachments, detachments, uid, gid, ...(passt ? { passtGid: policy.qemuGid } : {}) };
     const applied = await native.applyNetwork(invocation.call, launcher, forbiddenNetworks, plan);
     pods.noteNetwork(podUid, new Date(), plan);
     return { changed: changed || applied };

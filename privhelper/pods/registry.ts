@@ -206,10 +206,11 @@ export class PodRegistry {
     const entry = this.entries.get(podUid);
     if (entry === undefined) return;
     const named = new Set([...plan.attachments, ...plan.detachments].map(({ podInterface }) => podInterface));
-    const kept = entry.network?.plan.attachments.filter(({ podInterface }) => !named.has(podInterface)) ?? [];
+    const before = entry.network?.plan;
+    const kept = before?.attachments.filter(({ podInterface }) => !named.has(podInterface)) ?? [];
     entry.network = {
       at,
-      plan: { ...plan, attachments: [...kept, ...plan.attachments], detachments: [] },
+      plan: { ...before, ...plan, attachments: [...kept, ...plan.attachments], detachments: [] },
     };
   }
 

@@ -26,6 +26,7 @@ export interface NetworkSetup extends PodRef {
   readonly attachments: readonly AttachmentPlan[];
   readonly detachments: readonly DetachmentPlan[];
   readonly records: readonly DhcpRecordFile[];
+  readonly passt: boolean;
 }
 
 const defaultIpv4 = '10.0.2.0/24';
@@ -41,6 +42,7 @@ export const apply: Check<ApplyRequest, NetworkSetup> = {
     'at most 1024 forwarded ports, 1..65535, TCP, UDP or SCTP',
     'DHCP records: addresses, routes and link address are parsed and written anew by the helper',
     'taps belong to root only when the launcher itself runs as root, else to the configured user',
+    'passt lets the configured group ping, and no other',
   ],
   parse(policy, request) {
     const pod = parsePodRef(request.pod);
@@ -65,9 +67,9 @@ export const apply: Check<ApplyRequest, NetworkSetup> = {
       names.add(`detachments[${i}]`, detachment);
       return { podInterface: detachment.podInterface, primary: detachment.primary };
     });
-    return { ...pod, attachments: plans, detachments: removals, records };
+    return { ...pod, attachments: plans, detachments: removals, records, passt: request.passt };
   },
-  audited: ({ attachments, detachments, records }) => ({
+  audited: ({ attachments, detachments, records, passt }) => ({
     attachments: attachments.map((plan) => ({
       podInterface: plan.podInterface,
       binding: plan.binding.kind,
@@ -76,6 +78,7 @@ export const apply: Check<ApplyRequest, NetworkSetup> = {
     })),
     detachments: detachments.map((plan) => plan.podInterface),
     dhcpRecords: records.map((record) => record.podInterface),
+    passt,
   }),
 };
 
@@ -104,6 +107,8 @@ function parseAttachment(policy: Policy, field: string, attachment: Attachment):
   switch (attachment.binding.case) {
     case 'bridge':
       return { ...common, binding: { kind: 'bridge' } };
+    case 'managedTap':
+      return { ...common, binding: { kind: 'managed-tap' } };
     case 'masquerade':
       return { ...common, binding: parseMasquerade(policy, `${field}.masquerade`, attachment.binding.value) };
     default:

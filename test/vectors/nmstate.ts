@@ -52,7 +52,10 @@ export interface SetupResult {
   error: string;
   criticalNetworkError: boolean;
   nmstateReads: number;
-  desiredSpec: { interfaces?: NmstateInterface[] } | null;
+  desiredSpec: {
+    interfaces?: NmstateInterface[];
+    'linux-stack'?: { ipv4?: { 'ping-group-range'?: number[]; 'unprivileged-port-start'?: number } };
+  } | null;
   filesAfter: Record<string, JsonObject>;
 }
 
@@ -144,6 +147,14 @@ function networkOfGateway(addresses: Address[] | undefined): string {
   return gateway === undefined ? '' : formatCidr(maskedNetwork(gateway));
 }
 
+/** Whether KubeVirt prepares the pod for passt. */
+export function expectedPasst({ desiredSpec }: SetupResult): boolean {
+  const ipv4 = desiredSpec?.['linux-stack']?.ipv4;
+  if (ipv4?.['ping-group-range'] === undefined) return false;
+  expect(ipv4).toMatchObject({ 'ping-group-range': [107, 107], 'unprivileged-port-start': 0 });
+  return true;
+}
+
 /** The attachments that lead to KubeVirt's desired state. */
 export function expectedAttachments(step: SetupStep, expected: SetupResult) {
   const entries = (expected.desiredSpec?.interfaces ?? []).filter(({ state }) => state !== 'absent');
@@ -168,6 +179,12 @@ export function expectedAttachments(step: SetupStep, expected: SetupResult) {
         ipv4: networkOfGateway(bridge.IPv4?.address),
         ipv6: networkOfGateway(bridge.IPv6?.address),
       };
+    }
+    // The binding plugin hands out the addresses.
+    const plugin = step.interfaces.find(({ name }) => name === network)?.binding !== undefined;
+    if (plugin) {
+      expect(bridge.IPv4?.address).toBeUndefined();
+      return { ...common, binding: 'managedTap' };
     }
     const file = Object.entries(expected.filesAfter).find(
       ([path]) => vifCache.exec(path)?.[1] === podInterface,

@@ -130,6 +130,7 @@ function setUp({ applied }: GetNetworkResponse): string[] {
   ]);
   return [
     ...table(columns('POD LINK', 'BINDING', 'PRIMARY', '>QUEUES'), rows),
+    ...(applied.passt ? ["for passt: pings of the launcher's user, all ports"] : []),
     `at ${new Date(Number(applied.atMs)).toISOString()}`,
   ];
 }

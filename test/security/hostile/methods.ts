@@ -362,6 +362,7 @@ const network = {
     },
   ],
   detachments: [{ network: 'third', podInterface: 'net7' }],
+  passt: true,
 } satisfies MessageInitShape<typeof NetworkService.method.apply.input>;
 
 const named = new Map(lines.map((each) => [methodName(each.method), each]));

@@ -78,7 +78,7 @@ export class FakeNetworkHelper implements NetworkHelper {
   observeError: Error | undefined;
   applyError: Error | undefined;
   readonly calls: string[] = [];
-  readonly applied: { attachments: Attachment[]; detachments: Detachment[] }[] = [];
+  readonly applied: { attachments: Attachment[]; detachments: Detachment[]; passt: boolean }[] = [];
 
   async observeNetwork(): Promise<ObserveResponse> {
     this.calls.push('observe');
@@ -88,7 +88,8 @@ export class FakeNetworkHelper implements NetworkHelper {
 
   async applyNetwork(request: Parameters<NetworkHelper['applyNetwork']>[0]): Promise<boolean> {
     this.calls.push('apply');
-    this.applied.push({ attachments: request.attachments, detachments: request.detachments });
+    const { attachments, detachments, passt } = request;
+    this.applied.push({ attachments, detachments, passt });
     if (this.applyError !== undefined) throw this.applyError;
     return true;
   }

@@ -5,6 +5,7 @@ import { Code } from '@connectrpc/connect';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { Vmi } from '../../../agent/api/vmi.js';
 import { readDomain } from '../../../agent/domains/domain-json.js';
+import type { BindingPlugins } from '../../../agent/network/bindings.js';
 import { PodNetStat } from '../../../agent/network/pod-netstat.js';
 import { HelperPodNetworks } from '../../../agent/network/pod-networks.js';
 import { NetworkStateStore } from '../../../agent/network/state.js';
@@ -26,7 +27,9 @@ let finds: number;
 let lines: string[];
 let networks: PodNetworks;
 
-function startAgent(over: { podUid?: string; agentPodIp?: string | undefined } = {}): PodNetworks {
+function startAgent(
+  over: { podUid?: string; agentPodIp?: string | undefined; plugins?: BindingPlugins } = {},
+): PodNetworks {
   return new HelperPodNetworks({
     helper,
     pods: {
@@ -38,7 +41,7 @@ function startAgent(over: { podUid?: string; agentPodIp?: string | undefined } =
     state: new NetworkStateStore(directory, silentLog(lines)),
     node: 'node01',
     agentPodIp: 'agentPodIp' in over ? over.agentPodIp : '10.0.0.1',
-    config: () => ({ plugins: {}, portRanges: true }),
+    config: () => ({ plugins: over.plugins ?? {}, portRanges: true }),
     log: silentLog(lines),
   });
 }
@@ -255,6 +258,90 @@ describe('unplug', () => {
     await expect(networks.setup(masquerade, ['blue'])).rejects.toThrow(
       'pod link (pod16477688c0e) is missing',
     );
+  });
+});
+
+describe('binding plugins and passt', () => {
+  const plugins = {
+    mesh: { domainAttachmentType: 'managedTap' },
+    hidden: {},
+    direct: { domainAttachmentType: 'tap' },
+  };
+  const bound = (name: string, over: object = {}) =>
+    vmi({ interface: { bridge: undefined, binding: { name }, ...over } });
+  const passt = vmi({ interface: { bridge: undefined, passtBinding: {} } });
+
+  beforeEach(() => {
+    networks = startAgent({ plugins });
+  });
+
+  it('plumb a managed tap without a DHCP record', async () => {
+    await networks.setup(bound('mesh'), ['default']);
+    expect(helper.applied).toMatchObject([
+      { attachments: [{ podInterface: 'eth0', binding: { case: 'managedTap' } }], passt: false },
+    ]);
+    expect(record()).toMatchObject({ podIP: '10.244.2.5', networkState: 2 });
+  });
+
+  it('complete a managed tap whose first set-up was cut short, on the renamed link', async () => {
+    helper.applyError = helperUnavailable();
+    await expect(networks.setup(bound('mesh'), ['default'])).rejects.not.toEqual(critical);
+    helper.applyError = undefined;
+    helper.observed = observation([{ name: 'eth0-nic', index: 2, kind: 'veth', mac, mtu: 1450 }]);
+    await startAgent({ plugins }).setup(bound('mesh'), ['default']);
+    expect(record()).toMatchObject({ podIP: '10.244.2.5', networkState: 2 });
+  });
+
+  it('are critical where the pod link of a managed tap is missing', async () => {
+    helper.observed = observation([]);
+    const setup = networks.setup(bound('mesh'), ['default']);
+    await expect(setup).rejects.toThrow('Critical network error: pod link (eth0) is missing');
+    await expect(setup).rejects.toEqual(critical);
+  });
+
+  it('remove a managed tap that is absent, with or without its link', async () => {
+    await networks.setup(bound('mesh'), ['default']);
+    helper.observed = observation([]);
+    await networks.setup(bound('mesh', { state: 'absent' }), ['default']);
+    expect(helper.applied.at(-1)).toMatchObject({
+      attachments: [],
+      detachments: [{ network: 'default', podInterface: 'eth0', primary: true }],
+    });
+    expect(readdirSync(join(directory, uid))).toEqual([]);
+  });
+
+  it.each(['direct', 'hidden', 'unknown', 'toString'])(
+    'leave the pod as it is for plugin %s',
+    async (name) => {
+      await networks.setup(bound(name), ['default']);
+      await networks.setup(bound(name, { state: 'absent' }), ['default']);
+      expect(helper.calls).toEqual(['observe', 'observe']);
+    },
+  );
+
+  it('prepare the pod for passt, once, and note the addresses of both families', async () => {
+    helper.observed = observation([
+      { name: 'eth0', index: 2, mac, addresses: ['10.244.2.5/24', 'fd00::5/64'] },
+    ]);
+    await networks.setup(passt, ['default']);
+    await networks.setup(passt, ['default']);
+    expect(helper.applied).toEqual([{ attachments: [], detachments: [], passt: true }]);
+    expect(record()).toMatchObject({ podIPs: ['10.244.2.5', 'fd00::5'], networkState: 2 });
+  });
+
+  it('count SR-IOV in the index of what is plumbed beside it', async () => {
+    const object = vmi();
+    object.spec.networks = [
+      { name: 'vf', multus: { networkName: 'vf' } },
+      { name: 'default', pod: {} },
+    ];
+    object.spec.domain.devices.interfaces = [
+      { name: 'vf', sriov: {} },
+      { name: 'default', bridge: {} },
+    ];
+    await networks.setup(object, ['vf', 'default']);
+    expect(helper.applied).toMatchObject([{ attachments: [{ network: 'default', index: 1 }] }]);
+    expect(readdirSync(join(directory, uid))).toEqual(['default']);
   });
 });
 

@@ -117,6 +117,10 @@ describe('the network that was set up', () => {
       at: new Date(2),
       plan: plan([attachment('eth0', 4), attachment('net2')]),
     });
+    // A set-up does not take away what another has allowed for passt.
+    pods.noteNetwork(podA, new Date(3), { ...plan([]), passtGid: 107 });
+    pods.noteNetwork(podA, new Date(4), plan([]));
+    expect(pods.appliedNetwork(podA)?.plan).toMatchObject({ passtGid: 107 });
     pods.release(podA);
     expect(pods.appliedNetwork(podA)).toBeUndefined();
     pods.noteNetwork(podB, new Date(3), plan([]));
@@ -137,9 +141,9 @@ describe('the network that was set up', () => {
     expect(before).toMatchObject({ nat: [], natProblem: 'fake operation: EPROTO' });
     expect(before.applied).toBeUndefined();
     await pin();
-    pods.noteNetwork(podA, new Date(5), plan([attachment('eth0')]));
+    pods.noteNetwork(podA, new Date(5), { ...plan([attachment('eth0')]), passtGid: 107 });
     const after = await getNetwork(helper, invocation(), { podUid: podA });
-    expect(after.applied).toMatchObject({ atMs: 5n, pending: ['create bridge k6t-eth0'] });
+    expect(after.applied).toMatchObject({ atMs: 5n, pending: ['create bridge k6t-eth0'], passt: true });
   });
 });
 

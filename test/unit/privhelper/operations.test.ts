@@ -205,6 +205,16 @@ describe('network', () => {
       [],
       expect.objectContaining({ uid: owner, gid: owner }),
     );
+    // Only on request.
+    expect(applyNetwork.mock.lastCall).not.toMatchObject([{}, {}, [], { passtGid: expect.anything() }]);
+    await apply(helper, invocation(), { ...setup, passt: true });
+    expect(applyNetwork).toHaveBeenLastCalledWith(
+      expect.anything(),
+      expect.anything(),
+      [],
+      // passt never runs as root.
+      expect.objectContaining({ gid: owner, passtGid: 107 }),
+    );
     expect(writeVolumeFile).toHaveBeenCalledWith(
       expect.anything(),
       3,

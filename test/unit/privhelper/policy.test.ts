@@ -123,6 +123,17 @@ describe('network set-up', () => {
     ]);
   });
 
+  it('makes a plan of a managed tap, and says in the audit log that the pod is for passt', () => {
+    const setup = parse({ ...one({ binding: { case: 'managedTap', value: {} } as never }), passt: true });
+    expect(setup.attachments).toMatchObject([{ podInterface: 'eth0', binding: { kind: 'managed-tap' } }]);
+    expect(setup.records).toEqual([]);
+    expect(apply.audited(setup)).toMatchObject({
+      attachments: [{ podInterface: 'eth0', binding: 'managed-tap' }],
+      passt: true,
+    });
+    expect(parse(one({})).passt).toBe(false);
+  });
+
   it('clears host bits of a guest network', () => {
     const { binding } = parse(masquerade({ ipv4Cidr: '192.168.7.99/28', ipv6Cidr: 'FD00::1:2/112' }))
       .attachments[0] as never as { binding: { ipv4: object; ipv6: object } };
