@@ -330,7 +330,13 @@ export interface Native {
     plan: NetworkPlan,
   ): Promise<string[]>;
 
-  containerDiskState(call: Call, podsDir: number, podUid: string, index: number): Promise<ContainerDiskState>;
+  /** `index` null: of the kernel-boot container. */
+  containerDiskState(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    index: number | null,
+  ): Promise<ContainerDiskState>;
   /** `imagePath` empty: the only file of /disk. False when mounted already. */
   mountContainerDisk(
     call: Call,
@@ -339,6 +345,15 @@ export interface Native {
     launcher: Launcher,
     index: number,
     imagePath: string,
+  ): Promise<boolean>;
+  /** A file of the kernel-boot container at kernel-boot/<name>. False when mounted already. */
+  mountKernelArtifact(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher,
+    imagePath: string,
+    name: string,
   ): Promise<boolean>;
   /**
    * The image, open for reading on a read-only mount of its own. `index` null: a file of the kernel-boot
@@ -352,7 +367,10 @@ export interface Native {
     index: number | null,
     imagePath: string,
   ): Promise<number>;
-  /** `launcher` null: the process is gone and its mounts with it. Removes disk_<n>.img and .sock files too. */
+  /**
+   * Unmounts container disks and kernel artifacts, removes their mount points and at last their sockets.
+   * `launcher` null: the process is gone and its mounts with it.
+   */
   unmountContainerDisks(
     call: Call,
     podsDir: number,

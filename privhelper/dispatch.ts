@@ -61,12 +61,23 @@ export const table = [
   unary(NetworkService.method.observe, check.podOnly, 'launcher', network.observe),
   unary(NetworkService.method.apply, networkCheck.apply, 'launcher', network.apply),
 
-  unary(StorageService.method.statContainerDisk, check.containerDisk, 'launcher', storage.statContainerDisk),
+  unary(
+    StorageService.method.statContainerDisk,
+    imageCheck.containerDisk,
+    'launcher',
+    storage.statContainerDisk,
+  ),
   unary(
     StorageService.method.mountContainerDisk,
-    check.mountContainerDisk,
+    imageCheck.mountContainerDisk,
     'launcher',
     storage.mountContainerDisk,
+  ),
+  unary(
+    StorageService.method.mountKernelArtifact,
+    imageCheck.mountKernelArtifact,
+    'launcher',
+    storage.mountKernelArtifact,
   ),
   unary(
     StorageService.method.openContainerDisk,

@@ -31,7 +31,6 @@ import {
 } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import {
   type ContainerDiskState,
-  type OpenContainerDiskRequestSchema,
   type StatIsoRequestSchema,
   StorageService,
 } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
@@ -42,6 +41,13 @@ import { type PodState, toPodState } from './pod-state.js';
 
 /** Beyond the deadline that a method declares, within which the helper itself gives up and says so. */
 const deadlineMarginMs = 500;
+
+function imageContainer(volumeIndex: number | null) {
+  return volumeIndex === null
+    ? ({ case: 'kernelBoot', value: {} } as const)
+    : ({ case: 'volumeIndex', value: volumeIndex } as const);
+}
+
 /**
  * Client of the privileged helper: one method for each of its calls. Every call has the deadline that its
  * protobuf declaration states and throws a HelperError; a helper that is down gives HelperUnavailable.
@@ -169,11 +175,11 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
       .changed;
   }
 
-  async statContainerDisk(pod: PodRef, volumeIndex: number): Promise<ContainerDiskState> {
+  /** `volumeIndex` null: of the kernel-boot container. */
+  async statContainerDisk(pod: PodRef, volumeIndex: number | null): Promise<ContainerDiskState> {
+    const request = { pod, container: imageContainer(volumeIndex) };
     const method = StorageService.method.statContainerDisk;
-    return (
-      await this.call(method, (options) => this.storage.statContainerDisk({ pod, volumeIndex }, options))
-    ).state;
+    return (await this.call(method, (options) => this.storage.statContainerDisk(request, options))).state;
   }
 
   /** `imagePath` empty: the only file of /disk. False when it was mounted already. */
@@ -183,8 +189,19 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
     return (await this.call(method, (options) => this.storage.mountContainerDisk(request, options))).changed;
   }
 
-  /** Descriptor of an image, open for reading. The caller closes it. */
-  async openContainerDisk(request: MessageInitShape<typeof OpenContainerDiskRequestSchema>): Promise<number> {
+  /** A file of the kernel-boot container. False when it was mounted already. */
+  async mountKernelArtifact(pod: PodRef, imagePath: string): Promise<boolean> {
+    const request = { pod, imagePath };
+    const method = StorageService.method.mountKernelArtifact;
+    return (await this.call(method, (options) => this.storage.mountKernelArtifact(request, options))).changed;
+  }
+
+  /**
+   * Descriptor of an image, open for reading. The caller closes it. `volumeIndex` null: of a file of the
+   * kernel-boot container.
+   */
+  async openContainerDisk(pod: PodRef, volumeIndex: number | null, imagePath: string): Promise<number> {
+    const request = { pod, container: imageContainer(volumeIndex), imagePath };
     const method = StorageService.method.openContainerDisk;
     const { ticket } = await this.call(method, (options) => this.storage.openContainerDisk(request, options));
     return this.redeem(method, ticket?.value, (value) => this.descriptors.file(value));

@@ -14,16 +14,18 @@ const graceMs = 60_000;
 export interface DiskPodState {
   /** The pod's launcher volumes exist. */
   readonly directory: boolean;
-  readonly kernelBoot: boolean;
   /** The pod was made without image volumes. */
   readonly containerDiskBinary: boolean;
 }
 
 /** The helper's container-disk calls. All throw a HelperError. */
 export interface ContainerDiskHelper {
-  statContainerDisk(pod: PodRef, volumeIndex: number): Promise<ContainerDiskState>;
+  /** `volumeIndex` null: of the kernel-boot container. */
+  statContainerDisk(pod: PodRef, volumeIndex: number | null): Promise<ContainerDiskState>;
   /** `imagePath` empty: the only file of /disk. False when it was mounted already. */
   mountContainerDisk(pod: PodRef, volumeIndex: number, imagePath: string): Promise<boolean>;
+  /** A file of the kernel-boot container. */
+  mountKernelArtifact(pod: PodRef, imagePath: string): Promise<boolean>;
   unmountContainerDisks(pod: PodRef): Promise<boolean>;
 }
 
@@ -55,6 +57,15 @@ interface DiskPod {
   readonly state: DiskPodState;
 }
 
+interface BindWork {
+  readonly volumes: readonly ContainerDiskVolume[];
+  /** Paths in the kernel-boot container; undefined without one. */
+  readonly artifacts: readonly string[] | undefined;
+  readonly pods: readonly DiskPod[];
+}
+
+const kernelBootContainer = 'kernelboot container';
+
 export class HelperContainerDisks implements ContainerDisks {
   readonly #options: ContainerDiskOptions;
 
@@ -66,11 +77,13 @@ export class HelperContainerDisks implements ContainerDisks {
     const work = this.#bindWork(vmi);
     if (work === undefined) return true;
     for (const volume of work.volumes) {
-      if (await this.#listens(vmi, work.pods, volume)) continue;
-      return this.#late(notInitializedSince, `containerdisk ${volume.name}`);
+      const what = `containerdisk ${volume.name}`;
+      if (!(await this.#listens(vmi, work.pods, volume.index, what))) {
+        return this.#late(notInitializedSince, what);
+      }
     }
-    if (kernelBoot(vmi) && !work.pods.some(({ state }) => state.kernelBoot)) {
-      return this.#late(notInitializedSince, 'kernelboot container');
+    if (work.artifacts !== undefined && !(await this.#listens(vmi, work.pods, null, kernelBootContainer))) {
+      return this.#late(notInitializedSince, kernelBootContainer);
     }
     return true;
   }
@@ -78,9 +91,6 @@ export class HelperContainerDisks implements ContainerDisks {
   async mountAndVerify(vmi: Vmi): Promise<void> {
     const work = this.#bindWork(vmi);
     if (work === undefined) return;
-    if (kernelBoot(vmi)) {
-      throw new Error('kernel boot from a container without image volumes is not supported by this version');
-    }
     const [pod, ...others] = work.pods;
     if (pod === undefined) throw new Error(`no pod of vmi ${vmiKey(vmi.metadata)} has container disks yet`);
     if (others.length > 0) {
@@ -93,6 +103,13 @@ export class HelperContainerDisks implements ContainerDisks {
         await this.#options.helper.mountContainerDisk(pod.ref, index, imagePath);
       } catch (error) {
         throw new Error(`failed to mount containerdisk ${name}: ${message(error)}`, { cause: error });
+      }
+    }
+    for (const path of work.artifacts ?? []) {
+      try {
+        await this.#options.helper.mountKernelArtifact(pod.ref, path);
+      } catch (error) {
+        throw new Error(`failed to mount kernel artifact ${path}: ${message(error)}`, { cause: error });
       }
     }
   }
@@ -118,9 +135,10 @@ export class HelperContainerDisks implements ContainerDisks {
   }
 
   /** Undefined when the launcher gets its images without the node's help. */
-  #bindWork(vmi: Vmi): { volumes: ContainerDiskVolume[]; pods: DiskPod[] } | undefined {
+  #bindWork(vmi: Vmi): BindWork | undefined {
     const volumes = containerDiskVolumes(vmi);
-    if (volumes.length === 0 && !kernelBoot(vmi)) return undefined;
+    const artifacts = kernelArtifacts(vmi);
+    if (volumes.length === 0 && artifacts === undefined) return undefined;
     const pods: DiskPod[] = [];
     for (const podUid of Object.keys(vmi.status.activePods ?? {})) {
       const state = this.#options.podState(podUid);
@@ -128,18 +146,21 @@ export class HelperContainerDisks implements ContainerDisks {
     }
     // Pods of both kinds exist side by side during an upgrade, so this is asked of the pods each time.
     const needed = !this.#options.imageVolume() || pods.some(({ state }) => state.containerDiskBinary);
-    return needed ? { volumes, pods } : undefined;
+    return needed ? { volumes, artifacts, pods } : undefined;
   }
 
-  async #listens(vmi: Vmi, pods: readonly DiskPod[], volume: ContainerDiskVolume): Promise<boolean> {
+  async #listens(
+    vmi: Vmi,
+    pods: readonly DiskPod[],
+    volumeIndex: number | null,
+    what: string,
+  ): Promise<boolean> {
     for (const { ref } of pods) {
       try {
-        const state = await this.#options.helper.statContainerDisk(ref, volume.index);
+        const state = await this.#options.helper.statContainerDisk(ref, volumeIndex);
         if (state === ContainerDiskState.READY) return true;
       } catch (error) {
-        this.#options.log
-          .object(vmi.metadata)
-          .warning(`containerdisk ${volume.name} of pod ${ref.podUid} is not ready`, error);
+        this.#options.log.object(vmi.metadata).warning(`${what} of pod ${ref.podUid} is not ready`, error);
       }
     }
     return false;
@@ -161,8 +182,10 @@ function containerDiskVolumes(vmi: Vmi): ContainerDiskVolume[] {
   );
 }
 
-function kernelBoot(vmi: Vmi): boolean {
-  return vmi.spec.domain?.firmware?.kernelBoot?.container !== undefined;
+function kernelArtifacts(vmi: Vmi): string[] | undefined {
+  const container = vmi.spec.domain?.firmware?.kernelBoot?.container;
+  if (container === undefined) return undefined;
+  return [container.initrdPath ?? '', container.kernelPath ?? ''].filter((path) => path !== '');
 }
 
 function message(error: unknown): string {

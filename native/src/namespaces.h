@@ -44,4 +44,17 @@ class Home {
   struct stat user_id_ {};
 };
 
+// Whatever happens, the thread is home again when this goes.
+class Journey {
+ public:
+  explicit Journey(Home& home) : home_(home) {}
+  ~Journey() { (void)home_.come_back(); }  // the pool checks again and gives the thread up
+  Journey(const Journey&) = delete;
+  Journey& operator=(const Journey&) = delete;
+  Status end() { return home_.come_back(); }
+
+ private:
+  Home& home_;
+};
+
 }  // namespace privsep

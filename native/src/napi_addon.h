@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "event_loop.h"
-#include "mounts.h"
+#include "mount_point.h"
 #include "napi_queue.h"
 #include "napi_values.h"
 #include "privileged_pool.h"
@@ -71,6 +71,7 @@ class Addon {
 void define_privileges(Addon& addon, Napi::Object exports);
 void define_pods(Addon& addon, Napi::Object exports);
 void define_pod_files(Addon& addon, Napi::Object exports);
+void define_disks(Addon& addon, Napi::Object exports);
 void define_channels(Addon& addon, Napi::Object exports);
 void define_watches(Addon& addon, Napi::Object exports);
 void define_network(Addon& addon, Napi::Object exports);

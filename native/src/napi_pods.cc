@@ -1,5 +1,4 @@
 #include "devices.h"
-#include "mounts.h"
 #include "napi_addon.h"
 
 namespace privsep {
@@ -7,7 +6,6 @@ namespace privsep {
 namespace {
 
 Napi::Value undefined(Napi::Env env, Unit&) { return env.Undefined(); }
-Napi::Value boolean(Napi::Env env, bool& value) { return Napi::Boolean::New(env, value); }
 
 const char* entry_name(EntryState state) {
   switch (state) {
@@ -77,75 +75,6 @@ Napi::Value check_launcher_call(Addon& addon, const Napi::CallbackInfo& info) {
         return check_process(launcher.pidfd.get(), *pod, "launcher");
       },
       undefined);
-}
-
-// containerDiskState(call, podsDir, podUid, index)
-Napi::Value container_disk_state_call(Addon& addon, const Napi::CallbackInfo& info) {
-  Arguments arguments(info);
-  Fd pods = arguments.fd(info[1], "podsDir");
-  auto pod = arguments.pod_uid(info[2]);
-  auto index = static_cast<int>(arguments.integer(info[3], "index", 0, kMaxDiskIndex));
-  return addon.privileged(
-      arguments,
-      [pods = std::move(pods), pod, index](Home&, const Deadline& deadline) {
-        return container_disk_state(pods.get(), *pod, index, deadline);
-      },
-      [](Napi::Env env, ContainerDiskState& state) -> Napi::Value {
-        return Napi::String::New(env, state == ContainerDiskState::kReady          ? "ready"
-                                      : state == ContainerDiskState::kNotListening ? "not-listening"
-                                                                                   : "absent");
-      });
-}
-
-// mountContainerDisk(call, podsDir, podUid, launcher, index, imagePath)
-Napi::Value mount_container_disk_call(Addon& addon, const Napi::CallbackInfo& info) {
-  Arguments arguments(info);
-  Fd pods = arguments.fd(info[1], "podsDir");
-  auto pod = arguments.pod_uid(info[2]);
-  Launcher launcher = arguments.launcher(info[3]);
-  auto index = static_cast<int>(arguments.integer(info[4], "index", 0, kMaxDiskIndex));
-  std::string image = arguments.string(info[5], "imagePath", 4095);
-  MountLock* lock = &addon.mount_lock;
-  return addon.privileged(
-      arguments,
-      [pods = std::move(pods), pod, launcher = std::move(launcher), index, image, lock](Home& home,
-                                                                                         const Deadline& deadline) {
-        return mount_container_disk(home, *lock, pods.get(), *pod, launcher, index, image, deadline);
-      },
-      boolean);
-}
-
-// openContainerDisk(call, podsDir, podUid, launcher, index | null, imagePath)
-Napi::Value open_container_disk_call(Addon& addon, const Napi::CallbackInfo& info) {
-  Arguments arguments(info);
-  Fd pods = arguments.fd(info[1], "podsDir");
-  auto pod = arguments.pod_uid(info[2]);
-  Launcher launcher = arguments.launcher(info[3]);
-  std::optional<int> index;
-  if (!info[4].IsNull()) index = static_cast<int>(arguments.integer(info[4], "index", 0, kMaxDiskIndex));
-  std::string image = arguments.string(info[5], "imagePath", 4095);
-  return addon.privileged(
-      arguments,
-      [pods = std::move(pods), pod, launcher = std::move(launcher), index, image](Home& home, const Deadline& deadline) {
-        return open_container_disk(home, pods.get(), *pod, launcher, index, image, deadline);
-      },
-      [](Napi::Env env, Fd& fd) -> Napi::Value { return Napi::Number::New(env, fd.release()); });
-}
-
-// unmountContainerDisks(call, podsDir, podUid, launcher | null)
-Napi::Value unmount_container_disks_call(Addon& addon, const Napi::CallbackInfo& info) {
-  Arguments arguments(info);
-  Fd pods = arguments.fd(info[1], "podsDir");
-  auto pod = arguments.pod_uid(info[2]);
-  bool gone = info[3].IsNull();
-  Launcher launcher = gone ? Launcher() : arguments.launcher(info[3]);
-  MountLock* lock = &addon.mount_lock;
-  return addon.privileged(
-      arguments,
-      [pods = std::move(pods), pod, gone, launcher = std::move(launcher), lock](Home& home, const Deadline&) {
-        return unmount_container_disks(home, *lock, pods.get(), *pod, gone ? nullptr : &launcher);
-      },
-      boolean);
 }
 
 // claimDevices(call, launcher, devices, uid, gid)
@@ -221,10 +150,6 @@ void define_pods(Addon& addon, Napi::Object exports) {
   addon.define(exports, "podState", pod_state_call);
   addon.define(exports, "pinLauncher", pin_launcher_call);
   addon.define(exports, "checkLauncher", check_launcher_call);
-  addon.define(exports, "containerDiskState", container_disk_state_call);
-  addon.define(exports, "mountContainerDisk", mount_container_disk_call);
-  addon.define(exports, "openContainerDisk", open_container_disk_call);
-  addon.define(exports, "unmountContainerDisks", unmount_container_disks_call);
   addon.define(exports, "claimDevices", claim_devices_call);
   addon.define(exports, "observeDevices", observe_devices_call);
 }

@@ -128,6 +128,12 @@ std::string disk_name(int index, std::string_view suffix) {
   return "disk_" + std::to_string(index) + std::string(suffix);
 }
 
+Result<std::string> image_socket_name(std::optional<int> index) {
+  if (!index) return std::string(kKernelBootSocket);
+  if (*index < 0 || *index > kMaxDiskIndex) return Error::refusal(EINVAL, "volume index");
+  return disk_name(*index, ".sock");
+}
+
 Result<Fd> open_volume(int pods_dir, const PodUid& pod, PodVolume volume) {
   std::string path = pod.text() + kEmptyDirs + volume_name(volume);
   return walk(pods_dir, path, O_PATH | O_DIRECTORY, kNoLinks, std::string("volume ") + volume_name(volume));

@@ -1,6 +1,7 @@
 // Launcher pods as kubelet's pod directory shows them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,7 @@ const char* volume_name(PodVolume volume);
 
 inline constexpr const char* kLauncherSocket = "launcher-sock";
 inline constexpr const char* kKernelBootSocket = "kernel-boot.sock";
+inline constexpr const char* kKernelBootDirectory = "kernel-boot";
 inline constexpr const char* kUnresponsiveMarker = "launcher-unresponsive";
 inline constexpr int kMaxDiskIndex = 999;
 
@@ -56,6 +58,8 @@ struct VolumeEntry {
 // Index of "disk_<index><suffix>", -1 for any other name.
 int parse_disk_name(std::string_view name, std::string_view suffix);
 std::string disk_name(int index, std::string_view suffix);
+// Name of the socket of a container disk; without `index` of the kernel-boot container. EINVAL out of range.
+Result<std::string> image_socket_name(std::optional<int> index);
 
 // The volume's directory (O_PATH), no link on the way.
 Result<Fd> open_volume(int pods_dir, const PodUid& pod, PodVolume volume);

@@ -227,27 +227,27 @@ Result<bool> mark_unresponsive(int pods_dir, const PodUid& pod, const Deadline& 
   return true;
 }
 
-Result<ContainerDiskState> container_disk_state(int pods_dir, const PodUid& pod, int index,
+Result<ContainerDiskState> container_disk_state(int pods_dir, const PodUid& pod, std::optional<int> index,
                                                 const Deadline& deadline) {
-  if (index < 0 || index > kMaxDiskIndex) return Error::refusal(EINVAL, "volume index");
-  std::string name = disk_name(index, ".sock");
+  auto name = image_socket_name(index);
+  if (!name) return name.error();
   auto directory = open_volume(pods_dir, pod, PodVolume::kContainerDisks);
   if (!directory) {
     if (is_missing(directory.error())) return ContainerDiskState::kAbsent;
     return directory.error();
   }
-  auto socket = open_socket(directory->get(), name);
+  auto socket = open_socket(directory->get(), *name);
   if (!socket) {
     if (is_missing(socket.error())) return ContainerDiskState::kAbsent;
     return socket.error();
   }
-  auto peer = connect_peer(socket->get(), deadline, name);
+  auto peer = connect_peer(socket->get(), deadline, *name);
   if (!peer) {
     int code = peer.error().code;
     if (code == ECONNREFUSED || code == EAGAIN || code == ESRCH) return ContainerDiskState::kNotListening;
     return peer.error();
   }
-  auto member = check_process(peer->pidfd.get(), pod, name);
+  auto member = check_process(peer->pidfd.get(), pod, *name);
   if (!member) {
     if (member.error().code == EPERM || member.error().code == ESRCH) return ContainerDiskState::kNotListening;
     return member.error();

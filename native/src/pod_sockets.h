@@ -46,7 +46,8 @@ Result<bool> unlink_socket(int pods_dir, const PodUid& pod, const VolumeEntry& e
 // hangs is not a dead one.
 Result<bool> mark_unresponsive(int pods_dir, const PodUid& pod, const Deadline& deadline);
 
-Result<ContainerDiskState> container_disk_state(int pods_dir, const PodUid& pod, int index,
+// Whether the process of a container disk listens; without `index` that of the kernel-boot container.
+Result<ContainerDiskState> container_disk_state(int pods_dir, const PodUid& pod, std::optional<int> index,
                                                 const Deadline& deadline);
 
 }  // namespace privsep

@@ -3,6 +3,7 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import {
   ContainerDiskState,
   type MountContainerDiskResponseSchema,
+  type MountKernelArtifactResponseSchema,
   type OpenContainerDiskResponseSchema,
   type StatContainerDiskResponseSchema,
   type StatIsoResponseSchema,
@@ -12,8 +13,13 @@ import type { ContainerDiskState as NativeState } from '../../native/binding.js'
 import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
 import type { PodRef } from '../policy/check.js';
-import type { ImageRef, IsoRef } from '../policy/images.js';
-import type { ContainerDiskMount, VolumeRef } from '../policy/requests.js';
+import type {
+  ContainerDiskMount,
+  ImageContainer,
+  ImageRef,
+  IsoRef,
+  KernelArtifact,
+} from '../policy/images.js';
 
 const states: Readonly<Record<NativeState, ContainerDiskState>> = {
   absent: ContainerDiskState.ABSENT,
@@ -24,10 +30,10 @@ const states: Readonly<Record<NativeState, ContainerDiskState>> = {
 export function statContainerDisk(
   { native, podsDir, pods }: Helper,
   invocation: Invocation,
-  volume: VolumeRef,
+  container: ImageContainer,
 ): Promise<MessageInitShape<typeof StatContainerDiskResponseSchema>> {
-  return pods.withLauncher(invocation, volume, async () => {
-    const { podUid, volumeIndex } = volume;
+  return pods.withLauncher(invocation, container, async () => {
+    const { podUid, volumeIndex } = container;
     return {
       state: states[await native.containerDiskState(invocation.call, podsDir, podUid, volumeIndex)],
     };
@@ -52,6 +58,21 @@ export function mountContainerDisk(
         volumeIndex,
         imagePath,
       ),
+    };
+  });
+}
+
+/** Recorded before the mount, as a container disk is. */
+export function mountKernelArtifact(
+  { native, podsDir, pods, records }: Helper,
+  invocation: Invocation,
+  artifact: KernelArtifact,
+): Promise<MessageInitShape<typeof MountKernelArtifactResponseSchema>> {
+  return pods.withLauncher(invocation, artifact, async (launcher) => {
+    const { podUid, imagePath, name } = artifact;
+    records.add(artifact, null);
+    return {
+      changed: await native.mountKernelArtifact(invocation.call, podsDir, podUid, launcher, imagePath, name),
     };
   });
 }

@@ -10,7 +10,7 @@ interface DiskEntry extends RecordEntry {
   readonly socketFile: string;
 }
 
-/** Disks of one pod in one VMI's record. */
+/** Disks of one pod in one VMI's record; kernel boot counts as one. */
 export interface NamedByRecord {
   readonly vmiUid: string;
   /** Empty for a record that names no pod. */
@@ -51,8 +51,11 @@ export class MountRecords {
     });
   }
 
-  /** Makes sure, before the mount, that the record names the disk. Outlives the helper when it returns. */
-  add(pod: PodRef, volumeIndex: number): void {
+  /**
+   * Makes sure, before the mount, that the record names the disk, or without an index the directory in which
+   * kernel and initrd are mounted. Outlives the helper when it returns.
+   */
+  add(pod: PodRef, volumeIndex: number | null): void {
     const entries = this.files.read(pod.vmiUid) ?? [];
     const entry = this.entry(pod.podUid, volumeIndex);
     if (entries.some(({ targetFile }) => targetFile === entry.targetFile)) return;
@@ -80,10 +83,14 @@ export class MountRecords {
     return true;
   }
 
-  private entry(podUid: string, volumeIndex: number): DiskEntry {
+  private entry(podUid: string, volumeIndex: number | null): DiskEntry {
+    const [target, socket] =
+      volumeIndex === null
+        ? ['kernel-boot', 'kernel-boot.sock']
+        : [`disk_${volumeIndex}.img`, `disk_${volumeIndex}.sock`];
     return {
-      targetFile: join(this.kubeletPodsDir, podUid, volumeSuffix, `disk_${volumeIndex}.img`),
-      socketFile: join(socketBase, podUid, volumeSuffix, `disk_${volumeIndex}.sock`),
+      targetFile: join(this.kubeletPodsDir, podUid, volumeSuffix, target),
+      socketFile: join(socketBase, podUid, volumeSuffix, socket),
     };
   }
 

@@ -1,45 +1,111 @@
-/** Checks of requests that look at disk images. */
+/** Checks of requests about disk images. */
 import type {
   CloudInitIso,
+  MountContainerDiskRequest,
+  MountKernelArtifactRequest,
   OpenContainerDiskRequest,
+  StatContainerDiskRequest,
   StatIsoRequest,
 } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import type { VolumeEntry } from '../../native/binding.js';
 import { malformed } from '../failure.js';
 import type { Check, PodRef } from './check.js';
 import { dnsLabelField, dnsSubdomainField, imagePathField, integerField } from './fields.js';
+import type { Policy } from './policy.js';
 import { parsePodRef, podRefWords } from './requests.js';
 import { entryText } from './sockets.js';
 
-export interface ImageRef extends PodRef {
+/** A container whose image is asked for. */
+export interface ImageContainer extends PodRef {
   /** Null for the kernel-boot container. */
   readonly volumeIndex: number | null;
+}
+
+export interface ImageRef extends ImageContainer {
   readonly imagePath: string;
 }
 
-export const openContainerDisk: Check<OpenContainerDiskRequest, ImageRef> = {
+const containerWords = 'volume_index is at most 999, or the kernel-boot container is named';
+const imagePathWords =
+  'image_path has at most 4096 bytes and no NUL; it is resolved inside the image only, to a regular file';
+
+function parseVolumeIndex(policy: Policy, value: number): number {
+  return integerField('volume_index', value, 0, policy.maxVolumeIndex);
+}
+
+function parseImagePath(policy: Policy, value: string): string {
+  return imagePathField('image_path', value, policy.maxImagePathBytes);
+}
+
+function parseContainer(
+  policy: Policy,
+  { pod, container }: Pick<StatContainerDiskRequest, 'pod' | 'container'>,
+): ImageContainer {
+  const ref = parsePodRef(pod);
+  switch (container.case) {
+    case 'volumeIndex':
+      return { ...ref, volumeIndex: parseVolumeIndex(policy, container.value) };
+    case 'kernelBoot':
+      return { ...ref, volumeIndex: null };
+    default:
+      throw malformed('container', 'missing');
+  }
+}
+
+const containerText = ({ volumeIndex }: ImageContainer) => volumeIndex ?? 'kernel-boot';
+
+export const containerDisk: Check<StatContainerDiskRequest, ImageContainer> = {
+  words: [...podRefWords, containerWords],
+  parse: parseContainer,
+  audited: (container) => ({ container: containerText(container) }),
+};
+
+export interface ContainerDiskMount extends PodRef {
+  readonly volumeIndex: number;
+  readonly imagePath: string;
+}
+
+export const mountContainerDisk: Check<MountContainerDiskRequest, ContainerDiskMount> = {
+  words: [...podRefWords, 'volume_index is at most 999', imagePathWords],
+  parse: (policy, request) => ({
+    ...parsePodRef(request.pod),
+    volumeIndex: parseVolumeIndex(policy, request.volumeIndex),
+    imagePath: parseImagePath(policy, request.imagePath),
+  }),
+  audited: ({ volumeIndex, imagePath }) => ({ volumeIndex, imagePath }),
+};
+
+export interface KernelArtifact extends PodRef {
+  readonly imagePath: string;
+  /** Of the mount point. */
+  readonly name: string;
+}
+
+export const mountKernelArtifact: Check<MountKernelArtifactRequest, KernelArtifact> = {
   words: [
     ...podRefWords,
-    'volume_index is at most 999, or the kernel-boot container is named, with an image_path',
-    'image_path has at most 4096 bytes and no NUL; it is resolved inside the image only, to a regular file',
+    imagePathWords,
+    'the last element of image_path, which names the mount point, is neither empty nor . or ..',
   ],
   parse(policy, request) {
     const pod = parsePodRef(request.pod);
-    const imagePath = imagePathField('image_path', request.imagePath, policy.maxImagePathBytes);
-    const { container } = request;
-    switch (container.case) {
-      case 'volumeIndex': {
-        const volumeIndex = integerField('volume_index', container.value, 0, policy.maxVolumeIndex);
-        return { ...pod, volumeIndex, imagePath };
-      }
-      case 'kernelBoot':
-        if (imagePath === '') throw malformed('image_path', 'missing');
-        return { ...pod, volumeIndex: null, imagePath };
-      default:
-        throw malformed('container', 'missing');
-    }
+    const imagePath = parseImagePath(policy, request.imagePath);
+    const name = imagePath.slice(imagePath.lastIndexOf('/') + 1);
+    if (name === '' || name === '.' || name === '..') throw malformed('image_path', 'names no file');
+    return { ...pod, imagePath, name };
   },
-  audited: ({ volumeIndex, imagePath }) => ({ container: volumeIndex ?? 'kernel-boot', imagePath }),
+  audited: ({ imagePath }) => ({ imagePath }),
+};
+
+export const openContainerDisk: Check<OpenContainerDiskRequest, ImageRef> = {
+  words: [...podRefWords, `${containerWords}, with an image_path`, imagePathWords],
+  parse(policy, request) {
+    const container = parseContainer(policy, request);
+    const imagePath = parseImagePath(policy, request.imagePath);
+    if (container.volumeIndex === null && imagePath === '') throw malformed('image_path', 'missing');
+    return { ...container, imagePath };
+  },
+  audited: (image) => ({ container: containerText(image), imagePath: image.imagePath }),
 };
 
 export interface IsoRef extends PodRef {

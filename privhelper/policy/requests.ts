@@ -2,14 +2,10 @@
 import type { PodRef as PodRefMessage } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
 import { type ClaimRequest, Device } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import type { ExplainRequest } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
-import type {
-  MountContainerDiskRequest,
-  StatContainerDiskRequest,
-} from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import type { ClaimableDevice } from '../../native/binding.js';
 import { malformed, refusal } from '../failure.js';
 import type { Check, Named, PodRef } from './check.js';
-import { imagePathField, integerField, listField, Unique, uuidField } from './fields.js';
+import { listField, Unique, uuidField } from './fields.js';
 
 const nothing = () => ({});
 
@@ -44,37 +40,6 @@ export const podUid: Check<{ podUid: string }, { readonly podUid: string }> = {
   words: ['pod_uid is a canonical UUID'],
   parse: (_policy, request) => ({ podUid: uuidField('pod_uid', request.podUid) }),
   audited: nothing,
-};
-
-export interface VolumeRef extends PodRef {
-  readonly volumeIndex: number;
-}
-
-export const containerDisk: Check<StatContainerDiskRequest, VolumeRef> = {
-  words: [...podRefWords, 'volume_index is at most 999'],
-  parse: (policy, request) => ({
-    ...parsePodRef(request.pod),
-    volumeIndex: integerField('volume_index', request.volumeIndex, 0, policy.maxVolumeIndex),
-  }),
-  audited: ({ volumeIndex }) => ({ volumeIndex }),
-};
-
-export interface ContainerDiskMount extends VolumeRef {
-  readonly imagePath: string;
-}
-
-export const mountContainerDisk: Check<MountContainerDiskRequest, ContainerDiskMount> = {
-  words: [
-    ...podRefWords,
-    'volume_index is at most 999',
-    'image_path has at most 4096 bytes and no NUL; it is resolved inside the image only',
-  ],
-  parse: (policy, request) => ({
-    ...parsePodRef(request.pod),
-    volumeIndex: integerField('volume_index', request.volumeIndex, 0, policy.maxVolumeIndex),
-    imagePath: imagePathField('image_path', request.imagePath, policy.maxImagePathBytes),
-  }),
-  audited: ({ volumeIndex, imagePath }) => ({ volumeIndex, imagePath }),
 };
 
 const deviceNames: ReadonlyMap<Device, ClaimableDevice> = new Map([

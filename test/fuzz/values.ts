@@ -48,6 +48,7 @@ const accepted: Readonly<Record<string, readonly Value[]>> = {
   'StatContainerDiskRequest.volumeIndex': [0, 1, 2, 3, 4, 999],
   'MountContainerDiskRequest.volumeIndex': [0, 1, 1, 2, 2, 3, 4, 999],
   'MountContainerDiskRequest.imagePath': imagePaths,
+  'MountKernelArtifactRequest.imagePath': ['/disk/disk.raw', 'disk/disk.raw', '/boot/vmlinuz'],
   'OpenContainerDiskRequest.volumeIndex': [1, 1, 2, 2, 3, 999],
   'OpenContainerDiskRequest.imagePath': imagePaths,
   'ConnectRequest.index': [0, 0, 0, 0, 1, 2, 3],

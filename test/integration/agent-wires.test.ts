@@ -166,10 +166,7 @@ describe.runIf(process.getuid?.() === 0)('helper, launcher and the agent’s sid
     expect(existsSync(path)).toBe(false);
     closeSync(fd);
 
-    const file = await helper.openContainerDisk({
-      pod: named,
-      container: { case: 'volumeIndex', value: 0 },
-    });
+    const file = await helper.openContainerDisk(named, 0, '');
     expect(readFileSync(file, 'utf8')).toBe('image');
     closeSync(file);
   });

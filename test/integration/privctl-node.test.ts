@@ -153,6 +153,7 @@ describe.runIf(isRoot)('privctl', () => {
       ['PodService.Identify', request(absent), 1],
       ['PodService.Identify', request({ podUid: '../..', vmiUid: alpha.uid }), 3],
       ['StorageService.StatContainerDisk', request(ref(alpha), { volumeIndex: 1000 }), 3],
+      ['StorageService.StatContainerDisk', request(ref(alpha)), 3],
       ['DeviceService.Claim', request(ref(alpha), { devices: ['DEVICE_KVM', 'DEVICE_KVM'] }), 3],
       ['NetworkService.Observe', request(ref(node.vm('bravo'))), 0],
     ];

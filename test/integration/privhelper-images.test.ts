@@ -1,14 +1,5 @@
 /** What the helper shows of disk images, in a whole pod: content of container disks, sizes of ISOs. */
-import {
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  openSync,
-  readFileSync,
-  rmSync,
-  symlinkSync,
-  writeFileSync,
-} from 'node:fs';
+import { mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import type { MessageInitShape } from '@bufbuild/protobuf';
@@ -139,17 +130,9 @@ describe.runIf(process.getuid?.() === 0)('images', () => {
 
     it('and kernels are opened in the kernel-boot container', async () => {
       expect(await failureOf(openKernelBoot('/boot/vmlinuz'))).toMatchObject({ code: Code.NotFound });
-      const data = `/run/kubevirt-ephemeral-disks/container-disk-data/${vmi.vmiUid}`;
-      const container = await pod.startContainer({
-        name: 'kernel-boot-volume',
-        setup: [
-          ...['copy', join(directory, 'vmlinuz'), '/boot/vmlinuz'],
-          ...['volume', pod.emptyDir('container-disks'), data],
-        ],
-        command: ['node', '/harness/container-disk.mjs', '--copy-path', `${data}/kernel-boot`],
+      await pod.startImage('kernel-boot-volume', 'kernel-boot', {
+        '/boot/vmlinuz': join(directory, 'vmlinuz'),
       });
-      const socket = join(pod.emptyDir('container-disks'), 'kernel-boot.sock');
-      await pod.waitUnlessExited(container, 'socket', () => existsSync(socket));
       expect(await claimed(openKernelBoot('/boot/vmlinuz'), (fd) => readFileSync(fd, 'utf8'))).toBe('kernel');
       expect(await failureOf(openKernelBoot('/boot/initrd'))).toMatchObject({ code: Code.NotFound });
     });

@@ -78,16 +78,18 @@ describe.runIf(process.getuid?.() === 0)('the helper and a whole pod', () => {
     expect(names).not.toContain('tap0');
   });
 
+  const disk = (value: number) => ({ case: 'volumeIndex', value }) as const;
+
   it('STO-008 STO-009 STO-010 mounts a container disk once, read-only, with a record, and removes it all', async () => {
     const client = helper.client(StorageService);
     const mounts = () =>
       readFileSync(`/proc/${launcherPid}/mountinfo`, 'utf8')
         .split('\n')
         .filter((line) => line.includes('/container-disks/disk_2.img '));
-    expect(await client.statContainerDisk({ pod: ref(), volumeIndex: 2 })).toMatchObject({
+    expect(await client.statContainerDisk({ pod: ref(), container: disk(2) })).toMatchObject({
       state: ContainerDiskState.READY,
     });
-    expect(await client.statContainerDisk({ pod: ref(), volumeIndex: 3 })).toMatchObject({
+    expect(await client.statContainerDisk({ pod: ref(), container: disk(3) })).toMatchObject({
       state: ContainerDiskState.ABSENT,
     });
     expect(await client.mountContainerDisk({ pod: ref(), volumeIndex: 2 })).toMatchObject({ changed: true });

@@ -61,11 +61,18 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
     [NetworkService.method.apply, apply],
     [
       StorageService.method.statContainerDisk,
-      () => helper.operator(StorageService).statContainerDisk({ pod: ref(), volumeIndex }),
+      () =>
+        helper
+          .operator(StorageService)
+          .statContainerDisk({ pod: ref(), container: { case: 'volumeIndex', value: volumeIndex } }),
     ],
     [
       StorageService.method.mountContainerDisk,
       () => helper.operator(StorageService).mountContainerDisk({ pod: ref(), volumeIndex }),
+    ],
+    [
+      StorageService.method.mountKernelArtifact,
+      () => helper.operator(StorageService).mountKernelArtifact({ pod: ref(), imagePath: '/boot/vmlinuz' }),
     ],
     [
       StorageService.method.openContainerDisk,
@@ -174,6 +181,7 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
       vmiUid: vmi.vmiUid,
       podIP: '10.244.2.5',
       containerDisks: [{ index: volumeIndex, image }],
+      kernelBoot: { '/boot/vmlinuz': image },
     });
     launcherPid = (await startLauncher(pod, { ...vmi, machine: 'fake' })).pid;
     attachment = new TestPod(helper, ['hotplug-disks']);

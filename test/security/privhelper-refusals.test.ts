@@ -53,6 +53,8 @@ describe.runIf(isRoot)('what the helper refuses', () => {
   function operations({ ref }: TestPod): [string, () => Promise<unknown>][] {
     const bridge = { case: 'bridge', value: { dhcp: { ipamDisabled: true } } } as const;
     const attachments = [{ network: 'default', podInterface: 'eth0', primary: true, binding: bridge }];
+    const storage = () => helper.client(StorageService);
+    const kernelBoot = { case: 'kernelBoot', value: {} } as const;
     return [
       ['Identify', () => helper.client(PodService).identify({ pod: ref })],
       [
@@ -62,8 +64,9 @@ describe.runIf(isRoot)('what the helper refuses', () => {
       ['Listen', () => helper.client(SocketService).listen({ pod: ref, listener: PodListener.NOTIFY })],
       ['Observe', () => helper.client(NetworkService).observe({ pod: ref })],
       ['Apply', () => helper.client(NetworkService).apply({ pod: ref, attachments })],
-      ['StatContainerDisk', () => helper.client(StorageService).statContainerDisk({ pod: ref })],
-      ['MountContainerDisk', () => helper.client(StorageService).mountContainerDisk({ pod: ref })],
+      ['StatContainerDisk', () => storage().statContainerDisk({ pod: ref, container: kernelBoot })],
+      ['MountContainerDisk', () => storage().mountContainerDisk({ pod: ref })],
+      ['MountKernelArtifact', () => storage().mountKernelArtifact({ pod: ref, imagePath: '/vmlinuz' })],
       ['Claim', () => helper.client(DeviceService).claim({ pod: ref, devices: [Device.TUN] })],
     ];
   }

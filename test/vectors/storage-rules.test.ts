@@ -29,7 +29,6 @@ function disksOver(input: DiskInput, marker: string, imageVolume: boolean) {
     pods.set(uid, {
       directory: has(`pods/${uid}/volumes/kubernetes.io~empty-dir/${marker}`),
       containerDiskBinary: has(`pods/${uid}/containers/container-disk-binary`),
-      kernelBoot: false,
     });
   }
   const disks = new HelperContainerDisks({

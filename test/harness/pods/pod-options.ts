@@ -19,7 +19,9 @@ export interface PodOptions {
   /** `0a:58` and the address when absent. */
   readonly mac?: string;
   readonly containerDisks?: readonly ContainerDiskSource[];
-  /** The containers of the container disks are started by startContainerDisks instead of with the pod. */
+  /** Host paths by their paths in the kernel-boot container; no such container when absent. */
+  readonly kernelBoot?: Readonly<Record<string, string>>;
+  /** The containers of images are started by startContainerDisks instead of with the pod. */
   readonly lateContainerDisks?: boolean;
   /** Marks a pod whose container disks the node agent has to mount (default true). */
   readonly bindMountedContainerDisks?: boolean;

@@ -17,7 +17,7 @@ import { PodCgroups } from './cgroup.js';
 import { type NamespaceOwner, runVariable } from './leftovers.js';
 import { unmountBelow } from './mounts.js';
 import { connectPod, disconnectPod, macOf, type PodLink } from './network.js';
-import type { ContainerDiskSource, PodNode, PodOptions } from './pod-options.js';
+import type { PodNode, PodOptions } from './pod-options.js';
 import { childrenOf, readIfThere, uptime } from './proc.js';
 import { type ProcessExit, type Spawned, signal, start, waitFor } from './run.js';
 
@@ -137,7 +137,31 @@ export class Pod implements NamespaceOwner {
   }
 
   async startContainerDisks(): Promise<void> {
-    for (const disk of this.options.containerDisks ?? []) await this.#startContainerDisk(disk);
+    for (const { index, image, name = basename(image) } of this.options.containerDisks ?? []) {
+      await this.startImage(`volumedisk${index}`, `disk_${index}`, { [`/disk/${name}`]: image });
+    }
+    const { kernelBoot } = this.options;
+    if (kernelBoot !== undefined) await this.startImage('kernel-boot-volume', 'kernel-boot', kernelBoot);
+  }
+
+  /** Starts a container with the given files (host paths by their paths in it) that tells of itself at `<socket>.sock`. */
+  async startImage(
+    name: string,
+    socket: string,
+    files: Readonly<Record<string, string>>,
+  ): Promise<Container> {
+    const dataDirectory = `/run/kubevirt-ephemeral-disks/container-disk-data/${this.vmiUid}`;
+    const container = await this.startContainer({
+      name,
+      setup: [
+        ...Object.entries(files).flatMap(([path, source]) => ['copy', source, path]),
+        ...['volume', this.emptyDir('container-disks'), dataDirectory],
+      ],
+      command: ['node', '/harness/container-disk.mjs', '--copy-path', `/var${dataDirectory}/${socket}`],
+    });
+    const path = join(this.emptyDir('container-disks'), `${socket}.sock`);
+    await this.waitUnlessExited(container, `socket of ${name}`, () => existsSync(path));
+    return container;
   }
 
   #layOutDirectories(): void {
@@ -151,7 +175,8 @@ export class Pod implements NamespaceOwner {
       chownSync(directory, 0, qemuUser);
       chmodSync(directory, 0o2777);
     }
-    if ((this.options.bindMountedContainerDisks ?? true) && this.options.containerDisks !== undefined) {
+    const { containerDisks, kernelBoot, bindMountedContainerDisks = true } = this.options;
+    if (bindMountedContainerDisks && (containerDisks !== undefined || kernelBoot !== undefined)) {
       mkdirSync(join(this.directory, 'containers/container-disk-binary'), { mode: 0o750 });
     }
   }
@@ -175,26 +200,6 @@ export class Pod implements NamespaceOwner {
       readFileSync(this.#logPath('pause'), 'utf8').includes('ready'),
     );
     this.#rememberNamespaces(pause.pid);
-  }
-
-  async #startContainerDisk(disk: ContainerDiskSource): Promise<void> {
-    const dataDirectory = `/run/kubevirt-ephemeral-disks/container-disk-data/${this.vmiUid}`;
-    const name = `volumedisk${disk.index}`;
-    const container = await this.startContainer({
-      name,
-      setup: [
-        ...['copy', disk.image, `/disk/${disk.name ?? basename(disk.image)}`],
-        ...['volume', this.emptyDir('container-disks'), dataDirectory],
-      ],
-      command: [
-        'node',
-        '/harness/container-disk.mjs',
-        '--copy-path',
-        `/var${dataDirectory}/disk_${disk.index}`,
-      ],
-    });
-    const socket = join(this.emptyDir('container-disks'), `disk_${disk.index}.sock`);
-    await this.waitUnlessExited(container, `socket of ${name}`, () => existsSync(socket));
   }
 
   /** Waits for a condition that a container is to bring about; fails with its log when it ends before. */

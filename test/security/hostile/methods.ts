@@ -24,7 +24,10 @@ import {
 } from '../../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { IdentifyRequestSchema, PodService } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { PodListener, PodSocket, SocketService } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
-import { StorageService } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
+import {
+  type StatContainerDiskRequest,
+  StorageService,
+} from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { methodName } from '../../../privhelper/declarations.js';
 import { type Entry, inspection, type Subject, table } from '../../../privhelper/dispatch.js';
 
@@ -108,14 +111,30 @@ const droppedRecord: Use = { entry: 'private/vif-cache-net7.json', how: 'make' }
 const diskSocket: Use = { entry: 'container-disks/disk_0.sock', how: 'look' };
 const diskPeer: Use = { entry: 'container-disks/disk_0.sock', how: 'connect' };
 const iso: Use = { entry: 'private/config-map-disks/config.iso', how: 'look' };
+const bootPeer: Use = { entry: 'container-disks/kernel-boot.sock', how: 'connect' };
+const bootDirectory: Use = { entry: 'container-disks/kernel-boot', how: 'make' };
 const diskImage: Use = { entry: 'container-disks/disk_0.img', how: 'make' };
 
-const tooHigh = [
-  'volume_index',
-  (request: { volumeIndex: number }) => {
-    request.volumeIndex = 1000;
-  },
+interface Container {
+  container: StatContainerDiskRequest['container'];
+}
+
+/** Wrong in every request that names a container. */
+const containers = [
+  [
+    'container',
+    (request: Container) => {
+      request.container = { case: undefined };
+    },
+  ],
+  [
+    'volume_index',
+    (request: Container) => {
+      request.container = { case: 'volumeIndex', value: 1000 };
+    },
+  ],
 ] as const;
+const firstDisk = { container: { case: 'volumeIndex' as const, value: 0 } };
 
 /** A change of one attachment of a network set-up. */
 function attachment(at: number, field: string, change: (attachment: Attachment) => void) {
@@ -218,9 +237,9 @@ const lines: readonly Line[] = [
     ],
   }),
 
-  line(StorageService.method.statContainerDisk, (target) => ({ ...pod(target), volumeIndex: 0 }), {
+  line(StorageService.method.statContainerDisk, (target) => ({ ...pod(target), ...firstDisk }), {
     uses: [launcher, diskSocket],
-    wrong: [tooHigh],
+    wrong: containers,
   }),
   line(
     StorageService.method.mountContainerDisk,
@@ -229,7 +248,12 @@ const lines: readonly Line[] = [
       uses: [launcher, diskPeer, diskImage],
       anyText: ['image_path'],
       wrong: [
-        tooHigh,
+        [
+          'volume_index',
+          (request) => {
+            request.volumeIndex = 1000;
+          },
+        ],
         [
           'image_path',
           (request) => {
@@ -239,31 +263,23 @@ const lines: readonly Line[] = [
       ],
     },
   ),
+  line(StorageService.method.mountKernelArtifact, (target) => ({ ...pod(target), imagePath: target.image }), {
+    uses: [launcher, bootPeer, bootDirectory],
+    anyText: ['image_path'],
+    wrong: ['', '/', '/boot/', '/boot/.', 'boot/..'].map(
+      (imagePath) =>
+        [
+          'image_path',
+          (request) => {
+            request.imagePath = imagePath;
+          },
+        ] as const,
+    ),
+  }),
   line(
     StorageService.method.openContainerDisk,
-    (target) => ({
-      ...pod(target),
-      container: { case: 'volumeIndex' as const, value: 0 },
-      imagePath: target.image,
-    }),
-    {
-      uses: [launcher, diskPeer],
-      anyText: ['image_path'],
-      wrong: [
-        [
-          'container',
-          (request) => {
-            request.container = { case: undefined };
-          },
-        ],
-        [
-          'volume_index',
-          (request) => {
-            request.container = { case: 'volumeIndex', value: 1000 };
-          },
-        ],
-      ],
-    },
+    (target) => ({ ...pod(target), ...firstDisk, imagePath: target.image }),
+    { uses: [launcher, diskPeer], anyText: ['image_path'], wrong: containers },
   ),
   line(
     StorageService.method.statIso,
@@ -281,7 +297,7 @@ const lines: readonly Line[] = [
     },
   ),
   line(StorageService.method.unmountContainerDisks, pod, {
-    uses: [launcher, { ...diskSocket, how: 'make' }, diskImage],
+    uses: [launcher, { ...diskSocket, how: 'make' }, diskImage, bootDirectory],
   }),
 
   line(

@@ -1,6 +1,6 @@
 /**
  * A launcher pod with everything that a call touches: a launcher with mount namespace, network namespace, links
- * and devices of its own, and a container-disk process with its image.
+ * and devices of its own, and a process with an image, of a container disk and for kernel boot.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, linkSync, mkdirSync, openSync, renameSync, rmSync, writeFileSync } from 'node:fs';
@@ -15,6 +15,7 @@ import type { Target } from './methods.js';
 export type Behaviour = 'echo' | 'mute' | 'drip' | 'flood';
 
 const deadlineMs = 20_000;
+const imageSockets = ['disk_0.sock', 'kernel-boot.sock'];
 const program = new URL('pod-program.mjs', import.meta.url).pathname;
 
 const joinCgroups = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift';
@@ -158,8 +159,10 @@ export class WholePod {
 
   private async startDisk(): Promise<void> {
     const disk = await this.start(['--mount'], diskNamespaces, []);
-    await disk.listen('container-disks/disk_0.sock');
-    linkSync(this.path('container-disks/disk_0.sock'), this.path('container-disks/kept'));
+    for (const socket of imageSockets) {
+      await disk.listen(`container-disks/${socket}`);
+      linkSync(this.path(`container-disks/${socket}`), this.path(`container-disks/kept-${socket}`));
+    }
   }
 
   private async startAttachment(): Promise<void> {
@@ -169,10 +172,12 @@ export class WholePod {
   /** Puts back what calls have removed or left, in the pod's own volumes whatever is at their place now. */
   restore(): void {
     const [disks, sockets] = this.held;
-    try {
-      linkSync(`/proc/self/fd/${disks}/kept`, `/proc/self/fd/${disks}/disk_0.sock`);
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+    for (const socket of imageSockets) {
+      try {
+        linkSync(`/proc/self/fd/${disks}/kept-${socket}`, `/proc/self/fd/${disks}/${socket}`);
+      } catch (error) {
+        if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+      }
     }
     rmSync(`/proc/self/fd/${sockets}/launcher-unresponsive`, { force: true });
   }

@@ -2,10 +2,11 @@ import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import {
+  MountKernelArtifactRequestSchema,
   OpenContainerDiskRequestSchema,
   StatIsoRequestSchema,
 } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
-import { openContainerDisk, statIso } from '../../../privhelper/policy/images.js';
+import { mountKernelArtifact, openContainerDisk, statIso } from '../../../privhelper/policy/images.js';
 import { createPolicy } from '../../../privhelper/policy/policy.js';
 import { entryText } from '../../../privhelper/policy/sockets.js';
 import { refA, refusedField } from './fakes.js';
@@ -41,6 +42,26 @@ describe('container-disk images', () => {
     expect(field({ container: volume(0), imagePath: 'a'.repeat(4097) })).toBe('image_path');
     expect(field({ container: volume(0), imagePath: `/disk/${'a'.repeat(256)}` })).toBe('image_path');
   });
+});
+
+describe('kernel artifacts', () => {
+  const parse = (imagePath: string) =>
+    mountKernelArtifact.parse(policy, create(MountKernelArtifactRequestSchema, { pod: refA, imagePath }));
+
+  it.each([
+    ['/boot/vmlinuz', 'vmlinuz'],
+    ['initrd.img', 'initrd.img'],
+    ['../../x/..a', '..a'],
+  ])('%s is mounted at %s', (imagePath, name) => {
+    expect(parse(imagePath)).toEqual({ ...refA, imagePath, name });
+  });
+
+  it.each(['', '/', '/boot/', '.', '/boot/..', 'a\0b', `/boot/${'a'.repeat(256)}`, '/a'.repeat(2049)])(
+    '%j names no file that could be mounted',
+    (imagePath) => {
+      expect(refusedField(() => parse(imagePath))).toBe('image_path');
+    },
+  );
 });
 
 describe('ISO images', () => {

@@ -10,9 +10,10 @@ import {
 import { IdentifyRequestSchema } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { MountContainerDiskRequestSchema } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import type { PodRef } from '../../../privhelper/policy/check.js';
+import { mountContainerDisk } from '../../../privhelper/policy/images.js';
 import { apply } from '../../../privhelper/policy/network.js';
 import { createPolicy } from '../../../privhelper/policy/policy.js';
-import { claim, mountContainerDisk, podOnly, podUid as stat } from '../../../privhelper/policy/requests.js';
+import { claim, podOnly, podUid as stat } from '../../../privhelper/policy/requests.js';
 import { podA, refA, refusedField } from './fakes.js';
 
 const policy = createPolicy();

@@ -21,6 +21,10 @@ const entry = (podUid: string, index: number) => ({
   targetFile: `/var/lib/kubelet/pods/${podUid}/${volume}/disk_${index}.img`,
   socketFile: `/pods/${podUid}/${volume}/disk_${index}.sock`,
 });
+const kernelBoot = {
+  targetFile: `/var/lib/kubelet/pods/${refA.podUid}/${volume}/kernel-boot`,
+  socketFile: `/pods/${refA.podUid}/${volume}/kernel-boot.sock`,
+};
 const refB = { podUid: podB, vmiUid: vmiA };
 
 describe('mount records', () => {
@@ -40,9 +44,10 @@ describe('mount records', () => {
   it('STO-015 writes the text that virt-handler writes', () => {
     records.add(refA, 0);
     records.add(refA, 12);
+    records.add(refA, null);
     expect(text()).toBe(
       JSON.stringify({
-        mountTargetEntries: [entry(refA.podUid, 0), entry(refA.podUid, 12)],
+        mountTargetEntries: [entry(refA.podUid, 0), entry(refA.podUid, 12), kernelBoot],
         usesSafePaths: true,
       }),
     );

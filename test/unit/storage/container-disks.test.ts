@@ -14,8 +14,8 @@ let podsOf: string[];
 let lines: string[];
 let disks: HelperContainerDisks;
 
-const oldPod = { directory: true, containerDiskBinary: true, kernelBoot: false };
-const newPod = { directory: true, containerDiskBinary: false, kernelBoot: false };
+const oldPod = { directory: true, containerDiskBinary: true };
+const newPod = { directory: true, containerDiskBinary: false };
 
 beforeEach(() => {
   helper = new FakeDiskHelper();
@@ -97,15 +97,16 @@ describe('ready', () => {
     expect(await disks.ready(vmi([disk('boot')]), now)).toBe(false);
   });
 
-  it('waits for the container that kernel and initrd come from', async () => {
+  it('STO-005 waits for the container that kernel and initrd come from', async () => {
     const object = vmi([], { kernelBoot: { container: { image: 'i', kernelPath: '/k' } } });
     expect(await disks.ready(object, now)).toBe(false);
     now += 60_001;
     await expect(disks.ready(object, 1_000_000)).rejects.toThrow(
       'kernelboot container still not ready after one minute',
     );
-    pods.set('p1', { ...oldPod, kernelBoot: true });
+    helper.listening.add(null);
     expect(await disks.ready(object, 1_000_000)).toBe(true);
+    expect(helper.calls.at(-1)).toBe('stat-disk p1 kernel-boot');
   });
 });
 
@@ -133,10 +134,24 @@ describe('mountAndVerify', () => {
     );
   });
 
-  it('refuses kernel boot', async () => {
-    const object = vmi([disk('a')], { kernelBoot: { container: { image: 'i' } } });
-    await expect(disks.mountAndVerify(object)).rejects.toThrow('is not supported by this version');
-    expect(helper.calls.filter((call) => call.startsWith('mount'))).toEqual([]);
+  it.each([
+    [{ kernelPath: '/boot/vmlinuz' }, ["'/boot/vmlinuz'"]],
+    [{ initrdPath: '/boot/initrd' }, ["'/boot/initrd'"]],
+    [{ kernelPath: '/k', initrdPath: '/i' }, ["'/i'", "'/k'"]],
+    [{ kernelPath: '/k', initrdPath: '' }, ["'/k'"]],
+    [{}, []],
+  ])('STO-011 mounts exactly the configured artifacts of %j', async (paths, mounted) => {
+    const object = vmi([disk('a')], { kernelBoot: { container: { image: 'i', ...paths } } });
+    await disks.mountAndVerify(object);
+    expect(helper.calls).toEqual(["mount p1 0 ''", ...mounted.map((path) => `mount p1 kernel-boot ${path}`)]);
+  });
+
+  it('says which kernel artifact failed', async () => {
+    helper.mountError = new Error('openat2 image: ENOENT');
+    const object = vmi([], { kernelBoot: { container: { image: 'i', kernelPath: '/k' } } });
+    await expect(disks.mountAndVerify(object)).rejects.toThrow(
+      'failed to mount kernel artifact /k: openat2 image: ENOENT',
+    );
   });
 });
 

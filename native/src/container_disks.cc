@@ -1,0 +1,284 @@
+#include "container_disks.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <functional>
+
+#include "image.h"
+#include "walk.h"
+
+namespace privsep {
+
+namespace {
+
+constexpr size_t kMaxEntries = 4096;
+constexpr mode_t kDiskMode = 0644;
+constexpr mode_t kArtifactMode = 0655;
+constexpr mode_t kDirectoryMode = 0755;
+// /var/run is a link in launcher images, hence resolved inside the root and compared by inode.
+constexpr const char* kDisksInLauncher = "var/run/kubevirt/container-disks";
+
+// The volume as the calling thread's namespace shows it; must be that of the pod.
+Result<Fd> open_disks_in_launcher(const struct stat& volume) {
+  auto root = open_root();
+  if (!root) return root.error();
+  auto directory = walk(root->get(), kDisksInLauncher, O_PATH | O_DIRECTORY, kInRoot, "container-disks of launcher");
+  if (!directory) return directory.error();
+  auto st = stat_fd(directory->get(), "container-disks of launcher");
+  if (!st) return st.error();
+  if (!same_inode(*st, volume)) return Error::refusal(EPERM, "container-disks of launcher is not the pod's volume");
+  return directory;
+}
+
+// Clones an image in its container's namespace and lets `attach` put it into the launcher's view of the volume.
+using Attach = std::function<Result<bool>(int tree, int disks, const struct stat& image)>;
+
+Result<bool> mount_image(Home& home, MountLock& lock, int pods_dir, const PodUid& pod, const Launcher& launcher,
+                         const std::string& socket_name, const std::string& image_path, const Deadline& deadline,
+                         const Attach& attach) {
+  auto volume = open_volume(pods_dir, pod, PodVolume::kContainerDisks);
+  if (!volume) return volume.error();
+  auto volume_id = stat_fd(volume->get(), "container-disks");
+  if (!volume_id) return volume_id.error();
+  auto mntns = mount_namespace_of_image(volume->get(), socket_name, pod, launcher, deadline);
+  if (!mntns) return mntns.error();
+
+  Journey journey(home);
+  auto inside = home.enter_mount(mntns->get());
+  if (!inside) return inside.error();
+  struct stat image {};
+  auto tree = clone_image(image_path, &image);
+  if (!tree) return tree.error();
+  if (deadline.passed()) return Error::of(ETIMEDOUT, "mount image of " + socket_name);
+
+  inside = home.enter_mount(launcher.mntns.get());
+  if (!inside) return inside.error();
+  auto disks = open_disks_in_launcher(*volume_id);
+  if (!disks) return disks.error();
+  std::lock_guard<std::mutex> guard(lock);
+  return attach(tree->get(), disks->get(), image);
+}
+
+// A mount that is there already may be of a handler before us, which mounts images writable.
+Result<bool> attach_image(int tree, int directory, const std::string& name, const struct stat& image, mode_t mode) {
+  auto attached = attach_file(tree, directory, name, image, mode);
+  if (!attached || *attached) return attached;
+  auto mounted = walk(directory, name, O_PATH, kNoLinks, name);
+  if (!mounted) return mounted.error();
+  auto restricted = restrict_image(mounted->get());
+  if (!restricted) return restricted.error();
+  return false;
+}
+
+// Makes the directory unless it is there. One that was made here, by this call or by one that was cut off, is given
+// to root; any other stays whose it is.
+Result<Fd> open_kernel_boot(int disks, bool* made) {
+  *made = ::mkdirat(disks, kKernelBootDirectory, kDirectoryMode) == 0;
+  if (!*made && errno != EEXIST) return Error::last("mkdirat kernel-boot");
+  auto directory = walk(disks, kKernelBootDirectory, O_RDONLY | O_DIRECTORY, kOneMount, kKernelBootDirectory);
+  if (!directory) return directory.error();
+  auto st = stat_fd(directory->get(), kKernelBootDirectory);
+  if (!st) return st.error();
+  if (st->st_uid != ::geteuid()) return directory;
+  if (::fchmod(directory->get(), kDirectoryMode) != 0) return Error::last("fchmod kernel-boot");
+  if (::fchown(directory->get(), 0, 0) != 0) return Error::last("fchown kernel-boot");
+  return directory;
+}
+
+Result<bool> attach_artifact(int tree, int disks, const std::string& name, const struct stat& image) {
+  bool made = false;
+  auto directory = open_kernel_boot(disks, &made);
+  auto attached = directory ? attach_image(tree, directory->get(), name, image, kArtifactMode)
+                            : Result<bool>(directory.error());
+  if (attached || !made) return attached;
+  Error error = attached.error();
+  error.unchanged = error.unchanged && ::unlinkat(disks, kKernelBootDirectory, AT_REMOVEDIR) == 0;
+  return error;
+}
+
+// Images and sockets of container disks, and the socket of the kernel-boot container.
+struct DiskEntries {
+  std::vector<std::string> images;
+  std::vector<std::string> sockets;
+};
+
+Result<DiskEntries> disk_entries(int disks) {
+  auto names = read_directory(disks, kMaxEntries, "container-disks");
+  if (!names) return names.error();
+  DiskEntries entries;
+  for (const std::string& name : *names) {
+    if (parse_disk_name(name, ".img") >= 0) entries.images.push_back(name);
+    if (parse_disk_name(name, ".sock") >= 0 || name == kKernelBootSocket) entries.sockets.push_back(name);
+  }
+  return entries;
+}
+
+// The directory kernel-boot; nothing when it is missing or something else.
+Result<std::optional<Fd>> find_kernel_boot(int disks) {
+  auto directory = walk(disks, kKernelBootDirectory, O_PATH | O_DIRECTORY, kOneMount, kKernelBootDirectory);
+  if (directory) return std::optional<Fd>(std::move(*directory));
+  int code = directory.error().code;
+  if (code == ENOENT || code == ENOTDIR || code == ELOOP) return std::optional<Fd>();
+  return directory.error();
+}
+
+using Names = std::vector<std::string>;
+
+Status unmount_all(int directory, const Names& names, bool* changed) {
+  for (const std::string& name : names) {
+    auto unmounted = unmount_entry(directory, name);
+    if (!unmounted) return unmounted.error();
+    *changed = *changed || *unmounted;
+  }
+  return ok();
+}
+
+// Takes every mount off the mount points that the calling thread's namespace shows in the volume. The thread's
+// working directory ends up there.
+Status unmount_images(int disks, const Names& images, bool* changed) {
+  auto unmounted = unmount_all(disks, images, changed);
+  if (!unmounted) return unmounted;
+  // A mount over the directory would hide what is in it.
+  unmounted = unmount_all(disks, {kKernelBootDirectory}, changed);
+  if (!unmounted) return unmounted;
+  auto directory = find_kernel_boot(disks);
+  if (!directory) return directory.error();
+  if (!*directory) return ok();
+  auto artifacts = read_directory((*directory)->get(), kMaxEntries, kKernelBootDirectory);
+  if (!artifacts) return artifacts.error();
+  return unmount_all((*directory)->get(), *artifacts, changed);
+}
+
+// What cannot be unlinked for what the launcher has made of it goes with the volume.
+Status remove_entry(int directory, const std::string& name, int flags, bool* changed) {
+  if (::unlinkat(directory, name.c_str(), flags) == 0) {
+    *changed = true;
+    return ok();
+  }
+  if (errno == ENOENT || errno == EISDIR || errno == ENOTDIR || errno == ENOTEMPTY) return ok();
+  return Error::last("unlinkat " + name);
+}
+
+Status remove_all(int directory, const Names& names, bool* changed) {
+  for (const std::string& name : names) {
+    auto removed = remove_entry(directory, name, 0, changed);
+    if (!removed) return removed;
+  }
+  return ok();
+}
+
+// A mount that another mount namespace still has on a mount point goes with the mount point, also the host's that a
+// handler before us has made: see unlink in mount_namespaces(7).
+Status remove_mount_points(int disks, const Names& images, bool* changed) {
+  auto removed = remove_all(disks, images, changed);
+  if (!removed) return removed;
+  auto directory = find_kernel_boot(disks);
+  if (!directory) return directory.error();
+  if (!*directory) return ok();
+  auto artifacts = read_directory((*directory)->get(), kMaxEntries, kKernelBootDirectory);
+  if (!artifacts) return artifacts.error();
+  removed = remove_all((*directory)->get(), *artifacts, changed);
+  if (!removed) return removed;
+  return remove_entry(disks, kKernelBootDirectory, AT_REMOVEDIR, changed);
+}
+
+Status unmount_in_launcher(Home& home, const Launcher& launcher, const struct stat& volume, const Names& images,
+                           bool* changed) {
+  Journey journey(home);
+  auto inside = home.enter_mount(launcher.mntns.get());
+  if (!inside) return inside;
+  auto disks = open_disks_in_launcher(volume);
+  if (!disks) return disks.error();
+  auto unmounted = unmount_images(disks->get(), images, changed);
+  if (!unmounted) return unmounted;
+  return journey.end();
+}
+
+Status clear_volume(Home& home, MountLock& lock, int volume, const Launcher* launcher, bool* changed) {
+  auto volume_id = stat_fd(volume, "container-disks");
+  if (!volume_id) return volume_id.error();
+  auto entries = disk_entries(volume);
+  if (!entries) return entries.error();
+
+  std::lock_guard<std::mutex> guard(lock);
+  if (launcher != nullptr) {
+    auto unmounted = unmount_in_launcher(home, *launcher, *volume_id, entries->images, changed);
+    if (!unmounted) return unmounted;
+  }
+  // What a handler before us has mounted on the host, as it has come here.
+  auto unmounted = unmount_images(volume, entries->images, changed);
+  if (::chdir("/") != 0) return Error::last("chdir /");  // not to keep the volume busy
+  if (!unmounted) return unmounted;
+  auto removed = remove_mount_points(volume, entries->images, changed);
+  if (!removed) return removed;
+  return remove_all(volume, entries->sockets, changed);
+}
+
+}  // namespace
+
+Result<bool> mount_container_disk(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
+                                  const Launcher& launcher, int index, const std::string& image_path,
+                                  const Deadline& deadline) {
+  auto socket_name = image_socket_name(index);
+  if (!socket_name) return socket_name.error();
+  return mount_image(home, lock, pods_dir, pod, launcher, *socket_name, image_path, deadline,
+                     [&](int tree, int disks, const struct stat& image) {
+                       return attach_image(tree, disks, disk_name(index, ".img"), image, kDiskMode);
+                     });
+}
+
+Result<bool> mount_kernel_artifact(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
+                                   const Launcher& launcher, const std::string& image_path, const std::string& name,
+                                   const Deadline& deadline) {
+  if (image_path.empty() || !is_entry_name(name)) return Error::refusal(EINVAL, "path of kernel artifact");
+  return mount_image(home, lock, pods_dir, pod, launcher, kKernelBootSocket, image_path, deadline,
+                     [&](int tree, int disks, const struct stat& image) {
+                       return attach_artifact(tree, disks, name, image);
+                     });
+}
+
+Result<Fd> open_container_disk(Home& home, int pods_dir, const PodUid& pod, const Launcher& launcher,
+                               std::optional<int> index, const std::string& image_path, const Deadline& deadline) {
+  if (!index && image_path.empty()) return Error::refusal(EINVAL, "image path");
+  auto socket_name = image_socket_name(index);
+  if (!socket_name) return socket_name.error();
+  auto volume = open_volume(pods_dir, pod, PodVolume::kContainerDisks);
+  if (!volume) return volume.error();
+  auto mntns = mount_namespace_of_image(volume->get(), *socket_name, pod, launcher, deadline);
+  if (!mntns) return mntns.error();
+
+  Journey journey(home);
+  auto inside = home.enter_mount(mntns->get());
+  if (!inside) return inside.error();
+  struct stat image {};
+  auto tree = clone_image(image_path, &image);
+  if (!tree) return tree.error();
+  // The paths of descriptors exist at home only. The type was checked on the very inode that is opened now.
+  auto back = journey.end();
+  if (!back) return back.error();
+  Fd file(::open(fd_path(tree->get()).c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (!file.valid()) return Error::last("open image");
+  auto st = stat_fd(file.get(), "image");
+  if (!st) return st.error();
+  if (!same_inode(*st, image)) return Error::refusal(EPERM, "identity of image");
+  return file;
+}
+
+Result<bool> unmount_container_disks(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
+                                     const Launcher* launcher) {
+  auto volume = open_volume(pods_dir, pod, PodVolume::kContainerDisks);
+  if (!volume) {
+    if (volume.error().code == ENOENT || volume.error().code == ENOTDIR) return false;
+    return volume.error();
+  }
+  bool changed = false;
+  auto cleared = clear_volume(home, lock, volume->get(), launcher, &changed);
+  if (cleared) return changed;
+  Error error = cleared.error();
+  error.unchanged = error.unchanged && !changed;
+  return error;
+}
+
+}  // namespace privsep

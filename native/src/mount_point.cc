@@ -1,0 +1,90 @@
+#include "mount_point.h"
+
+#include <fcntl.h>
+#include <sys/mount.h>
+
+#include "walk.h"
+
+namespace privsep {
+
+namespace {
+constexpr int kMaxStackedMounts = 8;
+}
+
+Result<Fd> open_root() {
+  Fd root(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!root.valid()) return Error::last("open root of the container");
+  return root;
+}
+
+Result<bool> is_mount_root(int fd, const std::string& what) {
+  struct statx st {};
+  if (::statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) != 0) return Error::last("statx " + what);
+  if ((st.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) == 0) return Error::of(ENOTSUP, "statx mount root " + what);
+  return (st.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
+Result<bool> attach_file(int tree, int directory, const std::string& name, const struct stat& source, mode_t mode) {
+  auto made = walk(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, kNoLinks, name, mode);
+  if (!made && made.error().code != EEXIST) return made.error();
+  auto fail = [&](Error error) {
+    if (made) error.unchanged = ::unlinkat(directory, name.c_str(), 0) == 0;
+    return error;
+  };
+  auto target = walk(directory, name, O_PATH, kNoLinks, name);
+  if (!target) return fail(target.error());
+  auto mounted = is_mount_root(target->get(), name);
+  if (!mounted) return fail(mounted.error());
+  auto st = stat_fd(target->get(), name);
+  if (!st) return fail(st.error());
+  if (*mounted) {
+    if (same_inode(*st, source)) return false;
+    return Error::refusal(EPERM, "what is mounted on " + name + " is not the image");
+  }
+  if (!S_ISREG(st->st_mode)) return fail(Error::refusal(EINVAL, "mount point " + name + " is not a regular file"));
+  if (::move_mount(tree, "", target->get(), "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0) {
+    return fail(Error::last("move_mount " + name));
+  }
+  // The old descriptor denotes the covered file.
+  auto now = walk(directory, name, O_PATH, kNoLinks, name);
+  auto found = now ? stat_fd(now->get(), name) : Result<struct stat>(now.error());
+  if (!found || !same_inode(*found, source)) {
+    Error error = found ? Error::refusal(EPERM, "identity of mounted " + name) : found.error();
+    error.unchanged = false;
+    return error;
+  }
+  return true;
+}
+
+Result<bool> unmount_entry(int directory, const std::string& name) {
+  if (::fchdir(directory) != 0) return Error::last("fchdir of mount point");
+  bool changed = false;
+  for (int i = 0; i <= kMaxStackedMounts; ++i) {
+    auto mounted = false;
+    {
+      auto entry = walk(directory, name, O_PATH, kNoLinks, name);
+      if (!entry) {
+        // Gone, or a link, which cannot be mounted on.
+        if (entry.error().code == ENOENT || entry.error().code == ELOOP) return changed;
+        return entry.error();
+      }
+      auto root = is_mount_root(entry->get(), name);
+      if (!root) return root.error();
+      mounted = *root;
+    }
+    if (!mounted) return changed;
+    if (i == kMaxStackedMounts) break;
+    // Only a path will do, and no path leads here but the name in the working directory.
+    if (::umount2(name.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0) {
+      Error error = Error::last("umount2 " + name);
+      error.unchanged = !changed;
+      return error;
+    }
+    changed = true;
+  }
+  Error error = Error::of(ELOOP, "too many mounts on " + name);
+  error.unchanged = false;
+  return error;
+}
+
+}  // namespace privsep

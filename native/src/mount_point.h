@@ -1,0 +1,31 @@
+// Mounts on single names of a directory.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <mutex>
+#include <string>
+
+#include "fd.h"
+#include "result.h"
+
+namespace privsep {
+
+// One lock for all: looking for a mount and attaching one must not be interleaved with another thread's,
+// for a second mount would silently cover the first.
+using MountLock = std::mutex;
+
+// Root of the mount namespace in which the calling thread is.
+Result<Fd> open_root();
+
+Result<bool> is_mount_root(int fd, const std::string& what);
+
+// Moves the detached `tree`, which shows the regular file `source`, onto the file `name`, which is made with `mode`
+// if it is missing. Call it with the lock held and in the namespace of `directory`. False when mounted already;
+// refused when something else is.
+Result<bool> attach_file(int tree, int directory, const std::string& name, const struct stat& source, mode_t mode);
+
+// Takes every mount off the entry. True when there was one. The thread's working directory becomes `directory`.
+Result<bool> unmount_entry(int directory, const std::string& name);
+
+}  // namespace privsep
