@@ -176,6 +176,7 @@ export interface NamespaceId {
 }
 
 export type ClaimableDevice = 'kvm' | 'tun' | 'vhost-net' | 'vhost-vsock';
+export type WriteOutcome = 'equal' | 'created' | 'replaced';
 export type ClaimOutcome = 'claimed' | 'already-owned' | 'missing';
 export type ContainerDiskState = 'absent' | 'not-listening' | 'ready';
 
@@ -289,7 +290,7 @@ export interface Native {
   ): Promise<boolean>;
   /** Creates the marker unless it exists or launcher-sock accepts a connection (then refused). */
   markUnresponsive(call: Call, podsDir: number, podUid: string): Promise<boolean>;
-  /** Writes a file atomically into a pod's volume (temporary file, rename). False when equal already. */
+  /** Writes a file atomically into a pod's volume (temporary file, rename), unless it is equal already. */
   writeVolumeFile(
     call: Call,
     podsDir: number,
@@ -298,7 +299,7 @@ export interface Native {
     name: string,
     content: Uint8Array,
     owner: { readonly uid: number; readonly gid: number; readonly mode: number },
-  ): Promise<boolean>;
+  ): Promise<WriteOutcome>;
   /** Unlinks an entry of a pod's volume that is no directory; no link is followed. False when there is none. */
   removeVolumeFile(
     call: Call,

@@ -81,6 +81,17 @@ export function exhausted(operation: string, message: string): CallFailure {
   return new CallFailure({ code: Code.ResourceExhausted, operation, message });
 }
 
+/** The failure of a call that left something changed. `undo` is why that could not be taken back, if it was tried. */
+export function afterChange(error: unknown, undo?: unknown): CallFailure {
+  const failure = toFailure(error);
+  const more = undo === undefined ? '' : `; undo failed: ${toFailure(undo).message}`;
+  const { code, errno, errnoName, field, refused } = failure;
+  const operation = failure.operation + more;
+  const message = failure.message + more;
+  const facts = { code, operation, message, errno, errnoName, field, refused, unchanged: false };
+  return new CallFailure(facts, { cause: failure });
+}
+
 /** The deadline of a call has passed. `unchanged` false: the operation was under way. */
 export function expired(operation: string, unchanged: boolean): CallFailure {
   return new CallFailure({

@@ -109,12 +109,13 @@ export class HelperPodNetworks implements PodNetworks {
         discovered.set(member.network.name, await this.#discover(vmi, member, view));
     }
     const toPlumb = pending.map((member) => discovered.get(member.network.name) ?? member);
-    await this.#plumb(vmi, toPlumb, unplugged, view);
+    await this.#plug(vmi, toPlumb, view);
     try {
       for (const member of toPlumb) await this.#setPhase(vmi, member, 'finished');
     } catch (error) {
       throw critical(error);
     }
+    await this.#unplug(unplugged, view);
     for (const { network } of unplugged) await this.#options.state.remove(vmi.metadata.uid, network.name);
   }
 
@@ -179,22 +180,27 @@ export class HelperPodNetworks implements PodNetworks {
     return { ...member, record: next };
   }
 
-  async #plumb(
-    vmi: Vmi,
-    pending: readonly Member[],
-    unplugged: readonly Member[],
-    view: PodView,
-  ): Promise<void> {
+  async #plug(vmi: Vmi, pending: readonly Member[], view: PodView): Promise<void> {
     try {
       const attachments = pending.flatMap((member) => this.#attachment(vmi, member, view));
-      const detachments = unplugged.flatMap((member) => this.#detachment(member, view));
       const passt = pending.some(({ iface }) => bindingOf(iface) === 'passt');
-      if (attachments.length === 0 && detachments.length === 0 && !passt) return;
-      await this.#options.helper.applyNetwork({ pod: view.pod, attachments, detachments, passt });
+      if (attachments.length === 0 && !passt) return;
+      await this.#options.helper.applyNetwork({ pod: view.pod, attachments, detachments: [], passt });
     } catch (error) {
       if (isRetryable(error)) throw error;
       for (const member of pending) await this.#setPhase(vmi, member, 'started');
       throw critical(error);
+    }
+  }
+
+  /** A call of its own: what cannot be removed says nothing about what was plugged, and is tried again. */
+  async #unplug(unplugged: readonly Member[], view: PodView): Promise<void> {
+    try {
+      const detachments = unplugged.flatMap((member) => this.#detachment(member, view));
+      if (detachments.length === 0) return;
+      await this.#options.helper.applyNetwork({ pod: view.pod, attachments: [], detachments, passt: false });
+    } catch (error) {
+      throw isRetryable(error) ? error : critical(error);
     }
   }
 

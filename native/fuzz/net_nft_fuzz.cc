@@ -1,4 +1,4 @@
-// The answers from which NAT tables are read, and to the transaction that sets them right.
+// The answers from which NAT tables are read, and to the transactions that set them right and take them away.
 #include "../src/net_nft.h"
 
 #include <sys/socket.h>
@@ -30,9 +30,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Result<std::vector<NatChainState>> chains = list_nat(kernel.socket());
     (void)chains;
   }
-  fuzz::FakeKernel kernel(data, size);
   StepHook hook;
   Transaction changes(hook);
+  {
+    fuzz::FakeKernel kernel(data, size);
+    Status done = remove_nat(kernel.socket(), changes, {kTables.front().input});
+    (void)done;
+  }
+  fuzz::FakeKernel kernel(data, size);
   Status done = ensure_nat(kernel.socket(), changes, kTables);
   (void)done;
   return 0;

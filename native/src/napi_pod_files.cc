@@ -155,7 +155,11 @@ Napi::Value write_volume_file_call(Addon& addon, const Napi::CallbackInfo& info)
       [pods = std::move(pods), pod, volume, name, content, owner](Home&, const Deadline&) {
         return write_volume_file(pods.get(), *pod, volume, name, content, owner);
       },
-      boolean);
+      [](Napi::Env env, WriteOutcome& outcome) -> Napi::Value {
+        return Napi::String::New(env, outcome == WriteOutcome::kEqual     ? "equal"
+                                      : outcome == WriteOutcome::kCreated ? "created"
+                                                                          : "replaced");
+      });
 }
 
 // removeVolumeFile(call, podsDir, podUid, volume, name)

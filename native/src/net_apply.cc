@@ -1,5 +1,6 @@
 #include "net_apply.h"
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -33,13 +34,26 @@ Status with_inventory(const NetworkPlan& plan, Transaction& changes, NetlinkSock
   return done;
 }
 
+// The guest behind a masquerade bridge: nobody, in a family that the bridge has no address of.
+NatInput guest_behind(const LinkRecord& bridge, const LinkNames& names, int family) {
+  for (const AddressRecord& it : bridge.addresses) {
+    if (it.address.family() != family || !is_global_unicast(it.address)) continue;
+    Result<GuestAddresses> guest = guest_addresses({it.address.text(), it.prefix_length}, family);
+    if (guest) return {names.pod, names.bridge, guest->gateway, guest->guest, {}};
+  }
+  IpAddress nobody = IpAddress::of(family, in6addr_any.s6_addr);
+  return {names.pod, names.bridge, nobody, nobody, {}};
+}
+
 // Of masquerade binding, which its bridge shows. They go before the links that they name, so that a call
 // which is cut short leaves the bridge and with it the reason to look for them.
 Status detach_rules(Attempt& attempt, const LinkNames& names) {
   const LinkRecord* bridge = attempt.before.find(names.bridge);
   if (bridge == nullptr || bridge->mac != kMasqueradeMac) return ok();
   Result<NetlinkSocket> netfilter = NetlinkSocket::open(NETLINK_NETFILTER);
-  return netfilter ? remove_nat(*netfilter, attempt.changes) : Status(netfilter.error());
+  if (!netfilter) return netfilter.error();
+  return remove_nat(*netfilter, attempt.changes,
+                    {guest_behind(*bridge, names, AF_INET), guest_behind(*bridge, names, AF_INET6)});
 }
 
 Status detach_all(Attempt& attempt, const NetworkPlan& plan) {
@@ -77,7 +91,7 @@ Status attempt_once(const NetworkPlan& plan, const StepHook& hook, bool* changed
   if (!route) return route.error();
   Transaction changes(hook);
   Status done = with_inventory(plan, changes, *route, [&](Attempt& attempt) { return work(attempt, plan); });
-  *changed = *changed || (done && changes.changed());
+  *changed = *changed || (done ? changes.changed() : changes.changed_for_good());
   return done;
 }
 
@@ -101,8 +115,9 @@ Result<bool> apply_plan(const NetworkPlan& plan, const StepHook& hook) {
   Status done = plan.detachments.empty() ? ok() : attempt_repeatedly(plan, hook, &changed, detach_all);
   bool attaches = !plan.attachments.empty() || plan.passt_gid;
   if (done && attaches) done = attempt_repeatedly(plan, hook, &changed, attach_all);
-  if (!done) return done.error();
-  return changed;
+  if (done) return changed;
+  done.error().unchanged = done.error().unchanged && !changed;
+  return done.error();
 }
 
 Result<bool> apply_network(int netns_fd, const std::vector<NamespaceId>& forbidden, const NetworkPlan& plan) {

@@ -145,7 +145,7 @@ Status Links::delete_index(uint32_t index, const std::string& name) {
 }
 
 Status Links::remove(const LinkRecord& link) {
-  return changes_.run("delete " + link.name, [&] { return delete_index(link.index, link.name); });
+  return changes_.run_for_good("delete " + link.name, [&] { return delete_index(link.index, link.name); });
 }
 
 Status Links::rename(LinkRecord& link, const std::string& name) {

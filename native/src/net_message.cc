@@ -1,6 +1,7 @@
 #include "net_message.h"
 
 #include <arpa/inet.h>
+#include <endian.h>
 
 #include <algorithm>
 
@@ -10,6 +11,13 @@ bool Attribute::read_be32(uint32_t* out) const {
   uint32_t wire = 0;
   if (!read_u32(&wire)) return false;
   *out = ntohl(wire);
+  return true;
+}
+
+bool Attribute::read_be64(uint64_t* out) const {
+  uint64_t wire = 0;
+  if (!read(&wire, sizeof wire)) return false;
+  *out = be64toh(wire);
   return true;
 }
 
@@ -75,6 +83,14 @@ void MessageBuilder::end() {
   std::memcpy(bytes_.data() + message_, &length, sizeof length);
 }
 
+void MessageBuilder::add_flags(uint16_t flags) {
+  if (overflowed_) return;
+  nlmsghdr header;
+  std::memcpy(&header, bytes_.data() + message_, sizeof header);
+  header.nlmsg_flags |= flags;
+  std::memcpy(bytes_.data() + message_, &header, sizeof header);
+}
+
 void MessageBuilder::raw(const void* data, size_t size) {
   if (overflowed_ || size > kLimit - bytes_.size()) {
     overflowed_ = true;
@@ -97,6 +113,11 @@ void MessageBuilder::attribute(uint16_t type, const void* data, size_t size) {
 
 void MessageBuilder::be32(uint16_t type, uint32_t value) {
   uint32_t wire = htonl(value);
+  attribute(type, &wire, sizeof wire);
+}
+
+void MessageBuilder::be64(uint16_t type, uint64_t value) {
+  uint64_t wire = htobe64(value);
   attribute(type, &wire, sizeof wire);
 }
 

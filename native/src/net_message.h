@@ -26,6 +26,7 @@ struct Attribute {
   bool read_u8(uint8_t* out) const { return read(out, sizeof *out); }
   bool read_u32(uint32_t* out) const { return read(out, sizeof *out); }
   bool read_be32(uint32_t* out) const;
+  bool read_be64(uint64_t* out) const;
   // Text up to the first NUL or the end, at most `limit` bytes; false when longer.
   bool read_text(std::string* out, size_t limit) const;
 
@@ -77,6 +78,8 @@ class MessageBuilder {
 
   void begin(uint16_t type, uint16_t flags, uint32_t sequence);
   void end();
+  // To the message begun last.
+  void add_flags(uint16_t flags);
 
   void raw(const void* data, size_t size);
   template <typename T>
@@ -88,6 +91,7 @@ class MessageBuilder {
   void u8(uint16_t type, uint8_t value) { attribute(type, &value, sizeof value); }
   void u32(uint16_t type, uint32_t value) { attribute(type, &value, sizeof value); }
   void be32(uint16_t type, uint32_t value);
+  void be64(uint16_t type, uint64_t value);
   void text(uint16_t type, const std::string& value) { attribute(type, value.c_str(), value.size() + 1); }
 
   // A nested attribute; give what begin_nest returned to end_nest.

@@ -51,6 +51,7 @@ NatTable nat_table(const MasqueradePlan& plan, const NatInput& input) {
 
   NatTable table;
   table.family = input.guest.family();
+  table.input = input;
   auto add = [&](NatChain chain, std::vector<NatMatch> matches, Action action, IpAddress target = {}) {
     table.rules.push_back({chain, std::move(matches), action, NatChain::kInput, target});
   };

@@ -35,18 +35,19 @@ struct NatRule {
   IpAddress target;                  // kDestinationNat, kSourceNat
 };
 
-// The table `nat` of one family.
-struct NatTable {
-  int family = 0;  // AF_INET or AF_INET6
-  std::vector<NatRule> rules;
-};
-
 struct NatInput {
   std::string pod_link;
   std::string bridge;
   IpAddress gateway;
   IpAddress guest;
   IpAddress pod_address;  // the pod link's first of the family
+};
+
+// The table `nat` of one family.
+struct NatTable {
+  int family = 0;  // AF_INET or AF_INET6
+  NatInput input;
+  std::vector<NatRule> rules;
 };
 
 NatTable nat_table(const MasqueradePlan& plan, const NatInput& input);

@@ -8,13 +8,13 @@
 
 namespace privsep {
 
-// Makes the six chains of each table hold exactly the wanted rules, in one nf_tables transaction, unless
-// they do already. Other chains of these tables and other tables are left alone: `ip nat` is also where
-// iptables-nft keeps the rules of a sidecar.
+// Makes the rules of each table be there, in their order and once, in one nf_tables transaction, unless they
+// are already. Rules of others stay, in the base chains too: `ip nat` is also where a sidecar keeps its own.
 Status ensure_nat(NetlinkSocket& netfilter, Transaction& changes, const std::vector<NatTable>& tables);
 
-// Takes the six chains of both families away in one nf_tables transaction, and a table with its last chain.
-Status remove_nat(NetlinkSocket& netfilter, Transaction& changes);
+// Takes the rules for these guests away, one of each family, in one nf_tables transaction; a chain goes with
+// its last rule and a table with its last chain.
+Status remove_nat(NetlinkSocket& netfilter, Transaction& changes, const std::vector<NatInput>& inputs);
 
 // The chains of `ip nat` and `ip6 nat` with their numbers of rules.
 Result<std::vector<NatChainState>> list_nat(NetlinkSocket& netfilter);

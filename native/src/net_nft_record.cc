@@ -49,6 +49,7 @@ bool parse_rule(Bytes payload, RuleRecord* out) {
   while (reader.next(&attribute)) {
     if (attribute.type == NFTA_RULE_TABLE && !attribute.read_text(&out->table, kMaxName)) return false;
     if (attribute.type == NFTA_RULE_CHAIN && !attribute.read_text(&out->chain, kMaxName)) return false;
+    if (attribute.type == NFTA_RULE_HANDLE && !attribute.read_be64(&out->handle)) return false;
     if (attribute.type == NFTA_RULE_EXPRESSIONS)
       out->expressions.assign(attribute.value.data, attribute.value.data + attribute.value.size);
   }

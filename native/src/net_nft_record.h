@@ -22,6 +22,7 @@ struct ChainRecord {
 struct RuleRecord {
   std::string table;
   std::string chain;
+  uint64_t handle = 0;  // by which this one rule is deleted
   std::vector<uint8_t> expressions;
 };
 

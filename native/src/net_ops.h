@@ -134,7 +134,8 @@ Result<std::vector<std::string>> pending_changes(int netns_fd, const std::vector
 // Brings the namespace to the planned set-up and tells whether anything was changed. May be repeated at
 // any time, also after a call that was killed half-way. Detachments come first and stay done. When an
 // attachment fails whatever this call did for attachments is undone; the error's `unchanged` tells whether
-// that succeeded. EBUSY, EAGAIN, EINTR, ENOBUFS and ENOMEM are retried before, three attempts in a second.
+// that succeeded and nothing else was changed for good. EBUSY, EAGAIN, EINTR, ENOBUFS and ENOMEM are retried
+// before, three attempts in a second.
 Result<bool> apply_network(int netns_fd, const std::vector<NamespaceId>& forbidden, const NetworkPlan& plan);
 
 }  // namespace privsep

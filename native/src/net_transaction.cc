@@ -25,6 +25,13 @@ Status Transaction::run(const std::string& operation, const Change& change, Chan
   return done;
 }
 
+Status Transaction::run_for_good(const std::string& operation, const Change& change) {
+  bool left_out = false;
+  Status done = attempt(operation, change, &left_out);
+  if (done && !left_out) changed_ = changed_for_good_ = true;
+  return done;
+}
+
 Status Transaction::undo() {
   Status result = ok();
   bool left_out = false;

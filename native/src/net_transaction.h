@@ -25,11 +25,16 @@ class Transaction {
   // Makes a change; if that succeeds `undo`, where given, is remembered.
   Status run(const std::string& operation, const Change& change, Change undo = nullptr);
 
+  // Makes a change that cannot be taken back.
+  Status run_for_good(const std::string& operation, const Change& change);
+
   // Takes back what was made, last first. Each step is tried up to three times when the kernel is
   // merely busy. All steps are tried; the first failure is returned.
   Status undo();
 
   bool changed() const { return changed_; }
+  // Something stays, whatever is undone.
+  bool changed_for_good() const { return changed_for_good_; }
 
  private:
   Status attempt(const std::string& operation, const Change& change, bool* left_out);
@@ -41,6 +46,7 @@ class Transaction {
   const StepHook& hook_;
   std::vector<Step> steps_;
   bool changed_ = false;
+  bool changed_for_good_ = false;
 };
 
 // Errors that pass by themselves.

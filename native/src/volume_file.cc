@@ -61,15 +61,17 @@ Status fill(int file, const std::string& content, const FileOwner& owner, const 
 
 }  // namespace
 
-Result<bool> write_volume_file(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
-                               const std::string& content, const FileOwner& owner) {
+Result<WriteOutcome> write_volume_file(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
+                                       const std::string& content, const FileOwner& owner) {
   auto valid = check_file_name(name);
   if (!valid) return valid.error();
   if (content.size() > kMaxVolumeFile) return Error::refusal(EFBIG, "content of " + name);
   if ((owner.mode & ~kPermissions) != 0) return Error::refusal(EINVAL, "mode of " + name);
   auto directory = open_volume(pods_dir, pod, volume);
   if (!directory) return directory.error();
-  if (is_equal(directory->get(), name, content, owner)) return false;
+  if (is_equal(directory->get(), name, content, owner)) return WriteOutcome::kEqual;
+  auto before = stat_entry(directory->get(), name, name);
+  if (!before) return before.error();
 
   auto temporary = temporary_name(name);
   if (!temporary) return temporary.error();
@@ -94,7 +96,7 @@ Result<bool> write_volume_file(int pods_dir, const PodUid& pod, PodVolume volume
     error.unchanged = false;
     return error;
   }
-  return true;
+  return *before ? WriteOutcome::kReplaced : WriteOutcome::kCreated;
 }
 
 Result<bool> remove_volume_file(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name) {

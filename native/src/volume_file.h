@@ -19,9 +19,11 @@ struct FileOwner {
   mode_t mode = 0;  // permission bits
 };
 
-// Replaces volume/name as a whole: a temporary file of our own is written, synced and renamed over it. What
-// stood there before, also a link, is never opened for writing. False when the file is equal already.
-Result<bool> write_volume_file(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
+enum class WriteOutcome : uint8_t { kEqual, kCreated, kReplaced };
+
+// Makes or replaces volume/name as a whole: a temporary file of our own is written, synced and renamed over it.
+// What stood there before, also a link, is never opened for writing; an equal file is left alone.
+Result<WriteOutcome> write_volume_file(int pods_dir, const PodUid& pod, PodVolume volume, const std::string& name,
                                const std::string& content, const FileOwner& owner);
 
 // Unlinks volume/name, whatever but a directory it is: a link goes itself, not what it leads to. False when

@@ -147,8 +147,24 @@ TEST(faults_of_detachment) {
       check_that(pod.apply(with_secondary(masquerade_plan())).kind == Kind::kChanged, "attached");
       Pod::Outcome outcome = pod.apply(unplug, at(n, fault));
       CHECK(outcome.kind == (fault == EPERM ? Kind::kFailed : fault == EBUSY ? Kind::kChanged : Kind::kKilled));
+      // What was removed does not come back, and that is told.
+      CHECK(outcome.unchanged == (fault == EPERM && n == 1));
       check_that(pod.apply(unplug).kind == (fault == EBUSY ? Kind::kUnchanged : Kind::kChanged), "completed");
       check_equal(pod.run("ip -o link | grep -c 16477688c0e"), "1\n", "only the pod link is left");
     }
   }
+}
+
+// Detachments come first and stay.
+TEST(a_failed_attachment_after_a_detachment) {
+  Pod pod(Pod::Addresses::kIpv4);
+  pod.add_secondary();
+  check_that(pod.apply(with_secondary(masquerade_plan())).kind == Kind::kChanged, "attached");
+  NetworkPlan plan = bridge_plan();
+  plan.attachments[0].pod_interface = "absent0";
+  plan.detachments.push_back({"pod16477688c0e", false});
+  Pod::Outcome outcome = pod.apply(plan, [](unsigned, const std::string&) { return 0; });
+  CHECK(outcome.kind == Kind::kFailed && outcome.code == ENODEV && !outcome.unchanged);
+  outcome = pod.apply(plan, [](unsigned, const std::string&) { return 0; });
+  CHECK(outcome.kind == Kind::kFailed && outcome.code == ENODEV && outcome.unchanged);
 }

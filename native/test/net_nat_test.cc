@@ -16,14 +16,23 @@ constexpr const char* kForeign =
     // A sidecar's iptables-nft uses the same table.
     "nft add table ip nat; nft add chain ip nat PREROUTING '{ type nat hook prerouting priority -100; }'; "
     "nft add rule ip nat PREROUTING tcp dport 15001 counter return; "
-    "nft add set ip nat theirs '{ type inet_service; flags interval; }'; nft add element ip nat theirs '{ 1-2 }'";
+    "nft add set ip nat theirs '{ type inet_service; flags interval; }'; nft add element ip nat theirs '{ 1-2 }'; "
+    // And may use the chains of these names, since nothing says whose they are.
+    "nft add chain ip nat prerouting '{ type nat hook prerouting priority -100; }'; "
+    "nft add rule ip nat prerouting tcp dport 15001 counter return; "
+    "nft add chain ip nat output '{ type nat hook output priority -100; }'; "
+    "nft add rule ip nat output ip daddr 127.0.0.1 counter dnat to 10.0.2.3; "
+    "nft add chain ip nat postrouting '{ type nat hook postrouting priority 100; }'; "
+    "nft add rule ip nat postrouting ip saddr 10.9.0.2 counter masquerade";
 
 }  // namespace
 
 TEST(foreign_rules_stay) {
   Pod pod(Pod::Addresses::kDual);
   check_equal(pod.run(kForeign), "", "foreign rules");
-  std::string others = "nft -s list table ip filter; nft -s list chain ip nat PREROUTING; nft list set ip nat theirs";
+  std::string others =
+      "nft -s list table ip filter; nft -s list chain ip nat PREROUTING; nft list set ip nat theirs;"
+      "nft -s list table ip nat | grep -e 15001 -e 10.0.2.3 -e 10.9.0.2";
   std::string before = pod.run(others);
   check_that(pod.apply(masquerade_plan()).kind == Kind::kChanged, "masquerade");
   check_equal(pod.run(others), before, "foreign rules");
@@ -59,7 +68,9 @@ TEST(each_rule_is_there_once) {
        {"nft add rule ip nat postrouting ip saddr 10.0.2.2 counter masquerade",
         "nft add rule ip6 nat KUBEVIRT_PREINBOUND counter dnat to fd10:0:2::2", "nft flush chain ip nat output",
         "nft delete table ip6 nat", "nft add chain ip nat prerouting '{ policy drop; }'",
-        "nft insert rule ip nat prerouting iifname lo counter accept"}) {
+        "nft insert rule ip nat output tcp dport 80 counter dnat to 10.0.2.2",
+        "nft insert rule ip nat prerouting iifname eth0 counter jump KUBEVIRT_PREINBOUND",
+        "nft add rule ip nat output tcp dport '{ 49152, 49153 }' ip saddr 127.0.0.1 counter return"}) {
     check_equal(pod.run(damage), "", damage);
     check_that(pod.apply(masquerade_plan()).kind == Kind::kChanged, std::string("found: ") + damage);
     check_equal(pod.run("nft -s list ruleset"), rules, std::string("mended: ") + damage);

@@ -115,26 +115,26 @@ TEST(volume_files_are_replaced_whole) {
   auto write = [&](const std::string& content) {
     return write_volume_file(pods.fd(), pod(), PodVolume::kPrivate, "vif-cache-eth0.json", content, owner);
   };
-  CHECK(*write("one"));
-  CHECK(!*write("one"));
-  CHECK(*write("two") && read_file(path) == "two");
+  CHECK(*write("one") == WriteOutcome::kCreated);
+  CHECK(*write("one") == WriteOutcome::kEqual);
+  CHECK(*write("two") == WriteOutcome::kReplaced && read_file(path) == "two");
   struct stat st {};
   CHECK(::stat(path.c_str(), &st) == 0 && st.st_uid == 107 && (st.st_mode & 07777) == 0644);
 
   write_file(canary, "canary");
   ::unlink(path.c_str());
   CHECK(::symlink(canary.c_str(), path.c_str()) == 0);
-  CHECK(*write("three") && read_file(path) == "three" && read_file(canary) == "canary");
+  CHECK(*write("three") == WriteOutcome::kReplaced && read_file(path) == "three" && read_file(canary) == "canary");
   CHECK(::lstat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode));
 
   ::unlink(path.c_str());
   CHECK(::link(canary.c_str(), path.c_str()) == 0);
-  CHECK(*write("canary") && read_file(canary) == "canary");
+  CHECK(*write("canary") == WriteOutcome::kReplaced && read_file(canary) == "canary");
   CHECK(::stat(canary.c_str(), &st) == 0 && st.st_uid == 0 && st.st_nlink == 1);
 
   ::unlink(path.c_str());
   CHECK(::mkfifo(path.c_str(), 0666) == 0);
-  CHECK(*write("four") && read_file(path) == "four");
+  CHECK(*write("four") == WriteOutcome::kReplaced && read_file(path) == "four");
   ::unlink(path.c_str());
   ::mkdir(path.c_str(), 0755);
   auto directory = write("five");

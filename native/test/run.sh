@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the native unit tests with sanitizers and runs them. Needs root. Ends with "N passed, N failed".
+# run.sh [NAME]...: builds the native unit tests with sanitizers and runs those whose name contains a NAME, or
+# all. Needs root. Ends with "N passed, N failed".
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 build=${PRIVSEP_TEST_BUILD:-$here/../../build/native-tests}
@@ -11,4 +12,4 @@ mkdir -p "$build"
   cat "$build/build.log" >&2
   exit 1
 }
-exec "$build/privsep_tests"
+exec "$build/privsep_tests" "$@"

@@ -4,11 +4,12 @@ import type {
   ApplyResponseSchema,
   ObserveResponseSchema,
 } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
+import { afterChange } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
 import { dhcpRecordFileName, dhcpRecordText } from '../network/dhcp-record.js';
 import type { PodRef } from '../policy/check.js';
-import type { NetworkSetup } from '../policy/network.js';
+import type { DhcpRecordFile, NetworkSetup } from '../policy/network.js';
 
 /** Readable by the launcher's user and by others, as virt-handler writes it. */
 const dhcpRecordMode = 0o604;
@@ -24,40 +25,78 @@ export function observe(
 }
 
 /**
- * Records first: they are what the launcher starts from, and a set-up that fails afterwards leaves
- * files that the next attempt writes anew, or has taken files away that nobody needs any more.
+ * Records that are new come first, since they are what the launcher starts from, and go again if the set-up fails;
+ * records of networks that are gone go last, so that a call which is cut short is repeated for them.
  */
 export function apply(
-  { native, podsDir, pods, policy, forbiddenNetworks }: Helper,
+  helper: Helper,
   invocation: Invocation,
   { podUid, vmiUid, attachments, detachments, records, passt }: NetworkSetup,
 ): Promise<MessageInitShape<typeof ApplyResponseSchema>> {
+  const { native, pods, policy, forbiddenNetworks } = helper;
   return pods.withLauncher(invocation, { podUid, vmiUid }, async (launcher) => {
-    let changed = false;
-    const owner = { uid: policy.qemuUid, gid: policy.qemuGid, mode: dhcpRecordMode };
-    for (const { podInterface, record } of records) {
-      const name = dhcpRecordFileName(podInterface);
-      const text = Buffer.from(dhcpRecordText(record));
-      const written = await native.writeVolumeFile(
-        invocation.call,
-        podsDir,
-        podUid,
-        'private',
-        name,
-        text,
-        owner,
-      );
-      changed ||= written;
-    }
-    for (const { podInterface } of detachments) {
-      const name = dhcpRecordFileName(podInterface);
-      const removed = await native.removeVolumeFile(invocation.call, podsDir, podUid, 'private', name);
-      changed ||= removed;
-    }
+    const files = new RecordFiles(helper, invocation, podUid);
     const [uid, gid] = launcher.uid === 0 ? [0, 0] : [policy.qemuUid, policy.qemuGid];
     const plan = { attachments, detachments, uid, gid, ...(passt ? { passtGid: policy.qemuGid } : {}) };
-    const applied = await native.applyNetwork(invocation.call, launcher, forbiddenNetworks, plan);
+    let changed: boolean;
+    try {
+      for (const record of records) await files.write(record);
+      changed = await native.applyNetwork(invocation.call, launcher, forbiddenNetworks, plan);
+    } catch (error) {
+      throw await files.takeBack(error);
+    }
     pods.noteNetwork(podUid, new Date(), plan);
-    return { changed: changed || applied };
+    changed ||= files.changed;
+    for (const { podInterface } of detachments) {
+      try {
+        changed = (await files.remove(podInterface)) || changed;
+      } catch (error) {
+        throw changed ? afterChange(error) : error;
+      }
+    }
+    return { changed };
   });
+}
+
+/** DHCP records in the pod's private volume. */
+class RecordFiles {
+  readonly #created: string[] = [];
+  #replaced = false;
+
+  constructor(
+    private readonly helper: Helper,
+    private readonly invocation: Invocation,
+    private readonly podUid: string,
+  ) {}
+
+  get changed(): boolean {
+    return this.#replaced || this.#created.length > 0;
+  }
+
+  async write({ podInterface, record }: DhcpRecordFile): Promise<void> {
+    const { native, podsDir, policy } = this.helper;
+    const text = Buffer.from(dhcpRecordText(record));
+    const owner = { uid: policy.qemuUid, gid: policy.qemuGid, mode: dhcpRecordMode };
+    const name = dhcpRecordFileName(podInterface);
+    const { call } = this.invocation;
+    const outcome = await native.writeVolumeFile(call, podsDir, this.podUid, 'private', name, text, owner);
+    if (outcome === 'created') this.#created.push(podInterface);
+    if (outcome === 'replaced') this.#replaced = true;
+  }
+
+  remove(podInterface: string): Promise<boolean> {
+    const { native, podsDir } = this.helper;
+    const name = dhcpRecordFileName(podInterface);
+    return native.removeVolumeFile(this.invocation.call, podsDir, this.podUid, 'private', name);
+  }
+
+  /** Removes what was created. Resolves to the failure, which tells what could not be taken back. */
+  async takeBack(error: unknown): Promise<unknown> {
+    try {
+      for (const podInterface of this.#created) await this.remove(podInterface);
+    } catch (undo) {
+      return afterChange(error, undo);
+    }
+    return this.#replaced ? afterChange(error) : error;
+  }
 }

@@ -14,7 +14,7 @@ import {
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import type { NetworkState } from '../../native/binding.js';
+import type { NetworkState, WriteOutcome } from '../../native/binding.js';
 import { type LauncherHandle, startLauncher } from '../harness/launcher/start.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
 import type { Pod } from '../harness/pods/pod.js';
@@ -255,7 +255,7 @@ describe('launcher pods', () => {
 
   it('writes files into the volume whatever the pod puts there', async () => {
     const pod = await createPod();
-    const write = (content: string): Promise<boolean> =>
+    const write = (content: string): Promise<WriteOutcome> =>
       child.call(
         'writeVolumeFile',
         change,
@@ -274,8 +274,8 @@ describe('launcher pods', () => {
     const canary = join(node.root, 'canary');
     writeFileSync(canary, 'canary');
     symlinkSync(canary, path);
-    expect(await write('{}')).toBe(true);
-    expect(await write('{}')).toBe(false);
+    expect(await write('{}')).toBe('replaced');
+    expect(await write('{}')).toBe('equal');
     const file = statSync(path);
     expect([file.isFile(), file.uid, file.gid, file.mode & 0o7777]).toEqual([true, 107, 107, 0o644]);
     expect(statSync(canary).uid).toBe(0);

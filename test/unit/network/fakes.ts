@@ -77,6 +77,8 @@ export class FakeNetworkHelper implements NetworkHelper {
   observed: ObserveResponse = observation([]);
   observeError: Error | undefined;
   applyError: Error | undefined;
+  /** Of removals only. */
+  detachError: Error | undefined;
   readonly calls: string[] = [];
   readonly applied: { attachments: Attachment[]; detachments: Detachment[]; passt: boolean }[] = [];
 
@@ -90,7 +92,8 @@ export class FakeNetworkHelper implements NetworkHelper {
     this.calls.push('apply');
     const { attachments, detachments, passt } = request;
     this.applied.push({ attachments, detachments, passt });
-    if (this.applyError !== undefined) throw this.applyError;
+    const error = detachments.length > 0 ? (this.detachError ?? this.applyError) : this.applyError;
+    if (error !== undefined) throw error;
     return true;
   }
 }

@@ -243,6 +243,31 @@ describe('unplug', () => {
     expect(helper.applied).toHaveLength(3);
   });
 
+  it('NET-020 does not let a removal that fails spoil what was plugged in the same pass', async () => {
+    const both = blue({ state: 'absent' });
+    both.spec.networks?.push({ name: 'red', multus: { networkName: 'nad' } });
+    both.spec.domain.devices.interfaces?.push({ name: 'red', bridge: {} });
+    const red = 'podb1f51a511f1';
+    helper.observed = observation([
+      { name: '16477688c0e-nic', index: 7, kind: 'veth', mac, mtu: 1500 },
+      { name: red, index: 8, kind: 'veth', mac, mtu: 1500 },
+    ]);
+    helper.detachError = helperFailure('failed', { unchanged: false, errnoName: 'EIO' });
+    await expect(networks.setup(both, ['red', 'blue'])).rejects.toEqual(critical);
+    expect([record('red').networkState, record('blue').networkState]).toEqual([2, 2]);
+    helper.detachError = undefined;
+    await networks.setup(both, ['red', 'blue']);
+    expect(stored()).toEqual(['red']);
+    expect(
+      helper.applied.map(({ attachments, detachments }) => [attachments.length, detachments.length]),
+    ).toEqual([
+      [1, 0],
+      [1, 0],
+      [0, 1],
+      [0, 1],
+    ]);
+  });
+
   it('NET-021 leaves the pod link renamed, which a bridge can be plugged on again', async () => {
     await networks.setup(blue({ state: 'absent' }), ['blue']);
     await networks.setup(blue({}), ['blue']);

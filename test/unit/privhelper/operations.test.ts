@@ -4,9 +4,10 @@ import { ClaimOutcome, Device } from '../../../gen/virtprivsep/privhelper/v1/dev
 import { ApplyRequestSchema } from '../../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { PodService } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { ListenRequestSchema, PodListener } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
-import type { Native } from '../../../native/binding.js';
+import type { Native, WriteOutcome } from '../../../native/binding.js';
 import { declaredBy } from '../../../privhelper/declarations.js';
 import { Tickets } from '../../../privhelper/descriptors/tickets.js';
+import { toFailure } from '../../../privhelper/failure.js';
 import type { Helper } from '../../../privhelper/helper.js';
 import { claim } from '../../../privhelper/operations/device.js';
 import { apply } from '../../../privhelper/operations/network.js';
@@ -195,7 +196,7 @@ describe('network', () => {
     [0, 0],
   ])('makes taps of a launcher of uid %i for uid %i', async (launcherUid, owner) => {
     const applyNetwork = vi.fn(async () => false);
-    const writeVolumeFile = vi.fn(async () => true);
+    const writeVolumeFile = vi.fn(async () => 'created' as const);
     const { helper, launchers } = setUp({ applyNetwork, writeVolumeFile });
     launchers.uid = launcherUid;
     expect(await apply(helper, invocation(), setup)).toEqual({ changed: true });
@@ -227,12 +228,36 @@ describe('network', () => {
   });
 });
 
-describe('the end of a network', () => {
-  it('NET-020 takes its record away before its links, and again if that fails', async () => {
+describe('a network that is not set up', () => {
+  const dhcp = { ipamDisabled: true };
+  const setup = applyCheck.parse(
+    createPolicy(),
+    create(ApplyRequestSchema, {
+      pod: refA,
+      attachments: ['net1', 'net2'].map((podInterface, i) => ({
+        ...{ network: `n${i}`, podInterface, index: i },
+        binding: { case: 'bridge' as const, value: { dhcp } },
+      })),
+    }),
+  );
+  interface Failing {
+    readonly outcomes: readonly WriteOutcome[];
+    /** Which record cannot be written; the network fails otherwise. */
+    readonly fails?: number;
+    readonly removeFails?: boolean;
+  }
+  const failed = async ({ outcomes, fails, removeFails }: Failing) => {
     const steps: string[] = [];
     const { helper } = setUp({
-      removeVolumeFile: async (_call, _pods, pod, volume, name) => {
-        steps.push(`${pod} ${volume}/${name}`);
+      writeVolumeFile: async (_call, _pods, _pod, _volume, name) => {
+        const position = steps.length;
+        steps.push(`write ${name}`);
+        if (position === fails) throw nativeError('ENOSPC');
+        return outcomes[position] ?? 'equal';
+      },
+      removeVolumeFile: async (_call, _pods, _pod, _volume, name) => {
+        steps.push(`remove ${name}`);
+        if (removeFails) throw nativeError('EIO');
         return true;
       },
       applyNetwork: async () => {
@@ -240,13 +265,72 @@ describe('the end of a network', () => {
         throw nativeError('EBUSY');
       },
     });
-    const unplug = applyCheck.parse(
-      createPolicy(),
-      create(ApplyRequestSchema, { pod: refA, detachments: [{ network: 'n', podInterface: 'net1' }] }),
+    const error = await apply(helper, invocation(), setup).then(
+      () => undefined,
+      (thrown: unknown) => toFailure(thrown),
     );
-    for (let i = 0; i < 2; i++) await expect(apply(helper, invocation(), unplug)).rejects.toThrow('EBUSY');
-    const once = [`${podA} private/vif-cache-net1.json`, 'links'];
+    return { steps, error };
+  };
+  const [first, second] = ['vif-cache-net1.json', 'vif-cache-net2.json'];
+  const attempt = [`write ${first}`, `write ${second}`, 'links'];
+
+  it('leaves no record that was made for it', async () => {
+    const { steps, error } = await failed({ outcomes: ['created', 'created'] });
+    expect(steps).toEqual([...attempt, `remove ${first}`, `remove ${second}`]);
+    expect(error).toMatchObject({ errnoName: 'EBUSY', unchanged: true });
+  });
+
+  it('leaves a record that was there, and tells of one that was replaced', async () => {
+    const equal = await failed({ outcomes: ['equal', 'equal'] });
+    expect(equal).toMatchObject({ steps: attempt, error: { errnoName: 'EBUSY', unchanged: true } });
+    const replaced = await failed({ outcomes: ['equal', 'replaced'] });
+    expect(replaced).toMatchObject({ steps: attempt, error: { errnoName: 'EBUSY', unchanged: false } });
+  });
+
+  it('is not begun without its records', async () => {
+    const { steps, error } = await failed({ outcomes: ['created'], fails: 1 });
+    expect(steps).toEqual([`write ${first}`, `write ${second}`, `remove ${first}`]);
+    expect(error).toMatchObject({ errnoName: 'ENOSPC', unchanged: true });
+  });
+
+  it('tells which record stayed', async () => {
+    const { error } = await failed({ outcomes: ['created', 'equal'], removeFails: true });
+    expect(error).toMatchObject({ errnoName: 'EBUSY', unchanged: false });
+    expect(error?.message).toContain('undo failed: fake operation: EIO');
+  });
+});
+
+describe('the end of a network', () => {
+  const unplug = applyCheck.parse(
+    createPolicy(),
+    create(ApplyRequestSchema, { pod: refA, detachments: [{ network: 'n', podInterface: 'net1' }] }),
+  );
+
+  it('NET-020 takes its record away once its links are gone, and again if that fails', async () => {
+    const steps: string[] = [];
+    let gone = false;
+    const { helper } = setUp({
+      removeVolumeFile: async (_call, _pods, pod, volume, name) => {
+        steps.push(`${pod} ${volume}/${name}`);
+        throw nativeError('EISDIR');
+      },
+      applyNetwork: async () => {
+        steps.push('links');
+        gone = !gone;
+        return gone;
+      },
+    });
+    const failure = async () =>
+      toFailure(await apply(helper, invocation(), unplug).catch((error: unknown) => error));
+    expect(await failure()).toMatchObject({ errnoName: 'EISDIR', unchanged: false });
+    expect(await failure()).toMatchObject({ errnoName: 'EISDIR', unchanged: true });
+    const once = ['links', `${podA} private/vif-cache-net1.json`];
     expect(steps).toEqual([...once, ...once]);
+  });
+
+  it('leaves the record while the links are there', async () => {
+    const { helper } = setUp({ applyNetwork: () => Promise.reject(nativeError('EBUSY')) });
+    await expect(apply(helper, invocation(), unplug)).rejects.toThrow('EBUSY');
   });
 });
 
