@@ -175,6 +175,7 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
   });
 
   // What a pass does
+  const facts = new PodFacts(helper);
   const networkState = new NetworkStateStore(stateDirectory(flags, 'network-info-cache'), log);
   const controller = new VmiController({
     node: {
@@ -225,7 +226,7 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
     downwardMetrics: new NoDownwardMetrics(),
     migrationProxy: new NoMigrationProxy(),
     hooks: new NoNodeHooks(),
-    facts: new PodFacts(helper),
+    facts,
     backupTrackers: new NoBackupTrackers(),
     api: new VmiClient(rest),
     events,
@@ -258,7 +259,8 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
       if (!isSlim(vmi)) queue.add(vmiKey(vmi.metadata));
     },
   });
-  pods.on('change', (podUid) => {
+  pods.on('change', (podUid, state) => {
+    if (state === undefined) facts.forget(podUid);
     for (const vmi of localVmis.list()) {
       if (vmi.status.activePods?.[podUid] !== undefined) queue.add(vmiKey(vmi.metadata));
     }

@@ -255,6 +255,8 @@ export interface Native {
   pinLauncher(call: Call, podsDir: number, podUid: string): Promise<Launcher>;
   /** Alive and still in the pod's cgroup; refuses otherwise. */
   checkLauncher(call: Call, launcher: Launcher, podUid: string): Promise<void>;
+  /** Value of `security.selinux` of the launcher's root directory, at most 4096 bytes; empty where it has none. */
+  launcherRootLabel(call: Call, launcher: Launcher): Promise<Uint8Array>;
   /**
    * Connects to a socket of the pod. The listener must be the pinned process; for null, any process of the pod,
    * which may have exited and left others listening. No link and no mount is passed below the volume. Non-blocking stream socket.

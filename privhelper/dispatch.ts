@@ -45,6 +45,7 @@ export const table = [
   stream(PodService.method.watch, check.empty, 'helper', pod.watch),
   unary(PodService.method.stat, check.podUid, 'helper', pod.stat),
   unary(PodService.method.identify, check.podOnly, 'launcher', pod.identify),
+  unary(PodService.method.getSelinuxContext, check.podOnly, 'launcher', pod.getSelinuxContext),
   unary(PodService.method.markUnresponsive, check.podOnly, 'pod', pod.markUnresponsive),
   unary(PodService.method.release, check.podOnly, 'pod', pod.release),
 

@@ -16,6 +16,8 @@ export interface Flags {
   readonly auditFile: string;
   /** The host's network namespace, which no call may enter. */
   readonly hostNetns: string;
+  /** Where the host's selinuxfs may be mounted. */
+  readonly selinuxfs: readonly string[];
   /** Privileged threads. */
   readonly threads: number;
   /** The policy file, if there is one. */
@@ -32,6 +34,7 @@ const options = {
   'plugged-devices-dir': { type: 'string', default: '/var/run/kubevirt-private/plugged-block-devices' },
   'audit-file': { type: 'string', default: '/var/log/virt-privsep/audit.jsonl' },
   'host-netns': { type: 'string', default: '/proc/1/ns/net' },
+  selinuxfs: { type: 'string' },
   threads: { type: 'string', default: '4' },
   policy: { type: 'string' },
   'agent-uid': { type: 'string' },
@@ -46,6 +49,9 @@ const options = {
 type Name = keyof typeof options;
 
 const maxId = 0xffff_fffe;
+
+/** A container has no selinuxfs of its own; the host's is where process 1 sees it. */
+const selinuxfsPlaces = ['/sys/fs/selinux', '/proc/1/root/sys/fs/selinux'];
 
 /** Parses arguments (without program and script). Throws, naming the flag, when one is wrong. */
 export function parseFlags(args: readonly string[]): Flags {
@@ -74,6 +80,7 @@ export function parseFlags(args: readonly string[]): Flags {
     pluggedDevicesDir: path('plugged-devices-dir'),
     auditFile: path('audit-file'),
     hostNetns: path('host-netns'),
+    selinuxfs: values.selinuxfs === undefined ? selinuxfsPlaces : [path('selinuxfs')],
     threads: integer('threads', 1, 16),
     policyFile: given('policy', path),
     overrides: {

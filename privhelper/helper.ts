@@ -9,6 +9,7 @@ import type { MountRecords } from './pods/records.js';
 import type { PodRegistry } from './pods/registry.js';
 import type { DescribedSetting, Policy } from './policy/policy.js';
 import type { ThreadStatus } from './privileges.js';
+import type { SelinuxReader } from './selinux.js';
 import type { DeclaredEntry } from './server/routes.js';
 import type { PodWatcher } from './watch/watcher.js';
 
@@ -24,6 +25,7 @@ export interface Helper {
   readonly plugged: PluggedDevices;
   readonly tickets: Tickets;
   readonly watcher: PodWatcher;
+  readonly selinux: Pick<SelinuxReader, 'mode'>;
   readonly instance: Instance;
   /** Every method with its checks. */
   readonly methods: readonly DeclaredEntry[];

@@ -26,6 +26,7 @@ import { type ChosenPolicy, choosePolicy } from './policy/choose.js';
 import { isUuid } from './policy/fields.js';
 import type { Policy } from './policy/policy.js';
 import { readThreads, verifyThreads } from './privileges.js';
+import { SelinuxReader } from './selinux.js';
 import { Calls } from './server/calls.js';
 import { Connections, OperatorConnections } from './server/connections.js';
 import { type DeclaredEntry, declareAll, describeAll } from './server/routes.js';
@@ -60,6 +61,7 @@ interface Opened {
   readonly ticketListener: number;
   readonly operatorListener: number;
   readonly forbiddenNetworks: readonly NamespaceId[];
+  readonly selinux: SelinuxReader;
 }
 
 function main(): void {
@@ -124,7 +126,17 @@ function openAsRoot(native: Native, flags: Flags, policy: Policy, report: Report
   });
 
   const forbiddenNetworks = [native.namespaceId(flags.hostNetns), native.namespaceId('/proc/self/ns/net')];
-  return { podsDir, plugged, auditFile, rpcListener, ticketListener, operatorListener, forbiddenNetworks };
+  const selinux = SelinuxReader.open(flags.selinuxfs, '/proc/self/attr/current');
+  return {
+    podsDir,
+    plugged,
+    auditFile,
+    rpcListener,
+    ticketListener,
+    operatorListener,
+    forbiddenNetworks,
+    selinux,
+  };
 }
 
 function giveUpPrivileges(native: Native, flags: Flags, entries: readonly DeclaredEntry[]): void {
@@ -141,7 +153,16 @@ function serve(
   flags: Flags,
   { policy, described }: ChosenPolicy,
   methods: Methods,
-  { podsDir, plugged, auditFile, rpcListener, ticketListener, operatorListener, forbiddenNetworks }: Opened,
+  {
+    podsDir,
+    plugged,
+    auditFile,
+    rpcListener,
+    ticketListener,
+    operatorListener,
+    forbiddenNetworks,
+    selinux,
+  }: Opened,
   report: Report,
 ): void {
   const now = () => performance.now();
@@ -184,6 +205,7 @@ function serve(
     plugged,
     tickets,
     watcher,
+    selinux,
     instance: {
       id: instanceId,
       version: readVersion(),

@@ -122,6 +122,12 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
     return this.call(PodService.method.identify, (options) => this.pods.identify({ pod }, options));
   }
 
+  /** SELinux label of the launcher's root directory; empty where it has none. */
+  async selinuxContext(pod: PodRef): Promise<string> {
+    const method = PodService.method.getSelinuxContext;
+    return (await this.call(method, (options) => this.pods.getSelinuxContext({ pod }, options))).context;
+  }
+
   async markUnresponsive(pod: PodRef): Promise<boolean> {
     const method = PodService.method.markUnresponsive;
     return (await this.call(method, (options) => this.pods.markUnresponsive({ pod }, options))).changed;

@@ -174,8 +174,8 @@ export interface NodeHooks {
 
 /** Facts about the launcher's pod that the status write asks for. */
 export interface LauncherFacts {
-  /** "none" without SELinux; undefined when it could not be read. */
-  selinuxContext(vmi: Vmi): Promise<string | undefined>;
+  /** "none" without SELinux, undefined without a pod. Throws when the label could not be read. */
+  selinuxContext(vmi: Vmi, podUid: string | undefined): Promise<string | undefined>;
   /** Bytes. Throws when it could not be read. */
   isoSize(vmi: Vmi, podUid: string, iso: Iso): Promise<number>;
 }

@@ -1,4 +1,7 @@
+#include <algorithm>
+
 #include "devices.h"
+#include "label.h"
 #include "napi_addon.h"
 
 namespace privsep {
@@ -77,6 +80,20 @@ Napi::Value check_launcher_call(Addon& addon, const Napi::CallbackInfo& info) {
       undefined);
 }
 
+// launcherRootLabel(call, launcher)
+Napi::Value launcher_root_label_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Launcher launcher = arguments.launcher(info[1]);
+  return addon.privileged(
+      arguments,
+      [launcher = std::move(launcher)](Home& home, const Deadline&) { return launcher_root_label(home, launcher); },
+      [](Napi::Env env, std::string& label) -> Napi::Value {
+        Napi::Uint8Array bytes = Napi::Uint8Array::New(env, label.size());
+        std::copy(label.begin(), label.end(), bytes.Data());
+        return bytes;
+      });
+}
+
 // claimDevices(call, launcher, devices, uid, gid)
 Napi::Value claim_devices_call(Addon& addon, const Napi::CallbackInfo& info) {
   Arguments arguments(info);
@@ -150,6 +167,7 @@ void define_pods(Addon& addon, Napi::Object exports) {
   addon.define(exports, "podState", pod_state_call);
   addon.define(exports, "pinLauncher", pin_launcher_call);
   addon.define(exports, "checkLauncher", check_launcher_call);
+  addon.define(exports, "launcherRootLabel", launcher_root_label_call);
   addon.define(exports, "claimDevices", claim_devices_call);
   addon.define(exports, "observeDevices", observe_devices_call);
 }

@@ -1,4 +1,5 @@
 /** What `privctl doctor` concludes from facts. Pure. */
+import { SelinuxMode } from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
 import {
   AppendOnly,
   type GetHelperResponse,
@@ -193,12 +194,19 @@ export function leftoverFindings(facts: {
   ];
 }
 
+const selinuxWords: Readonly<Record<SelinuxMode, string>> = {
+  [SelinuxMode.UNSPECIFIED]: 'unknown',
+  [SelinuxMode.DISABLED]: 'off',
+  [SelinuxMode.PERMISSIVE]: 'permissive',
+  [SelinuxMode.ENFORCING]: 'enforcing',
+};
+
 export function nodeFindings(facts: {
   readonly mounts: readonly MountEntry[];
   readonly cgroupRoot: string;
   readonly kubeletPodsDir: string;
-  /** Text of /sys/fs/selinux/enforce. */
-  readonly selinuxEnforce: string | undefined;
+  /** What the helper found. */
+  readonly selinux: SelinuxMode | undefined;
   /** AppArmor's or SELinux's word for the helper. */
   readonly helperLabel: string | undefined;
 }): Finding[] {
@@ -209,12 +217,7 @@ export function nodeFindings(facts: {
   const mode =
     has('cgroup') && has('cgroup2') ? 'v1, with a v2 hierarchy beside it' : has('cgroup2') ? 'v2' : 'v1';
   const pods = mountOf(facts.mounts, facts.kubeletPodsDir);
-  const selinux =
-    facts.selinuxEnforce === undefined
-      ? 'off'
-      : facts.selinuxEnforce.trim() === '1'
-        ? 'enforcing'
-        : 'permissive';
+  const selinux = selinuxWords[facts.selinux ?? SelinuxMode.UNSPECIFIED];
   const label = facts.helperLabel === undefined ? '' : `; the helper runs as ${facts.helperLabel}`;
   const confined = selinux === 'enforcing' && facts.helperLabel?.includes('spc_t') === false;
   return [

@@ -26,6 +26,7 @@ import { readBounded, readProcess } from '../inspect/proc.js';
 import type { Invocation } from '../invocation.js';
 import type { Origin } from '../policy/policy.js';
 import type { ObservedPod } from '../watch/subscription.js';
+import { selinuxModes } from './helper.js';
 import { podStateMessage } from './pod.js';
 
 interface PodUid {
@@ -54,7 +55,7 @@ const appendOnly: Readonly<Record<Helper['auditFile']['appendOnly'], AppendOnly>
 const hex = (mask: bigint) => mask.toString(16);
 
 export async function getHelper(
-  { native, podsDir, policy, records, instance, usage, agentPid, auditFile }: Helper,
+  { native, podsDir, policy, records, instance, usage, agentPid, auditFile, selinux }: Helper,
   invocation: Invocation,
 ): Promise<MessageInitShape<typeof GetHelperResponseSchema>> {
   const directories = new Set(await native.listDirectory(invocation.call, podsDir, [], maxPodDirectories));
@@ -66,6 +67,7 @@ export async function getHelper(
     agentPid: agentPid() ?? 0,
     kubeletPodsDir: policy.kubeletPodsDir,
     auditAppendOnly: appendOnly[auditFile.appendOnly],
+    selinux: selinuxModes[selinux.mode()],
     usage: usage(),
     threads: instance.threads().map((thread) => ({
       tid: thread.tid,

@@ -1,6 +1,7 @@
 /** PodService. */
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import {
+  type GetSelinuxContextResponseSchema,
   type IdentifyResponseSchema,
   type MarkUnresponsiveResponseSchema,
   type PodStateSchema,
@@ -13,6 +14,7 @@ import type { EntryState } from '../../native/binding.js';
 import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
 import type { PodRef } from '../policy/check.js';
+import { parseContext } from '../selinux.js';
 import type { ObservedPod } from '../watch/subscription.js';
 import { unlinkListeners } from './socket.js';
 
@@ -63,6 +65,16 @@ export function identify(
     changed: pinnedNow,
     uid,
     gid,
+  }));
+}
+
+export function getSelinuxContext(
+  { native, pods }: Helper,
+  invocation: Invocation,
+  pod: PodRef,
+): Promise<MessageInitShape<typeof GetSelinuxContextResponseSchema>> {
+  return pods.withLauncher(invocation, pod, async (launcher) => ({
+    context: parseContext(await native.launcherRootLabel(invocation.call, launcher)),
   }));
 }
 

@@ -5,11 +5,12 @@ import { Code } from '@connectrpc/connect';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { ClaimOutcome, Device, DeviceService } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { NetworkService } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
+import { PodService } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { ContainerDiskState, StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { startLauncher } from '../harness/launcher/start.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
 import type { Pod } from '../harness/pods/pod.js';
-import { waitFor } from '../harness/pods/run.js';
+import { run, waitFor } from '../harness/pods/run.js';
 import { failureOf, HelperProcess, qemuUser } from './privhelper-fixture.js';
 
 const vmi = { namespace: 'default', name: 'vm1', vmiUid: '1f3c7b1e-6f0d-4a53-9a52-3a7a3c1f9f10' };
@@ -48,6 +49,17 @@ describe.runIf(process.getuid?.() === 0)('the helper and a whole pod', () => {
   afterEach(async () => {
     await node.destroyPods();
     expect(await node.leftovers()).toEqual([]);
+  });
+
+  it("STO-032 reads the SELinux label of the launcher's root directory", async () => {
+    const client = helper.client(PodService);
+    expect((await client.getSelinuxContext({ pod: ref() })).context).toBe('');
+    const label = 'system_u:object_r:container_file_t:s0:c12,c345';
+    const set = 'import os, sys; os.setxattr(sys.argv[1], "security.selinux", sys.argv[2].encode() + b"\\0")';
+    await run('python3', ['-c', set, `/proc/${launcherPid}/root`, label]);
+    expect((await client.getSelinuxContext({ pod: ref() })).context).toBe(label);
+    await run('python3', ['-c', set, `/proc/${launcherPid}/root`, 'no label']);
+    expect((await failureOf(client.getSelinuxContext({ pod: ref() }))).message).toContain('no SELinux label');
   });
 
   it('sets up masquerading, once', async () => {

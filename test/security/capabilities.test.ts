@@ -44,6 +44,10 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
     [PodService.method.identify, () => helper.operator(PodService).identify({ pod: ref() })],
     [PodService.method.stat, () => helper.operator(PodService).stat(observed())],
     [
+      PodService.method.getSelinuxContext,
+      () => helper.operator(PodService).getSelinuxContext({ pod: ref() }),
+    ],
+    [
       SocketService.method.connect,
       () => helper.operator(SocketService).connect({ pod: ref(), socket: PodSocket.LAUNCHER_COMMAND }),
     ],

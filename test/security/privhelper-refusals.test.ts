@@ -57,6 +57,7 @@ describe.runIf(isRoot)('what the helper refuses', () => {
     const kernelBoot = { case: 'kernelBoot', value: {} } as const;
     return [
       ['Identify', () => helper.client(PodService).identify({ pod: ref })],
+      ['GetSelinuxContext', () => helper.client(PodService).getSelinuxContext({ pod: ref })],
       [
         'Connect',
         () => helper.client(SocketService).connect({ pod: ref, socket: PodSocket.LAUNCHER_COMMAND }),

@@ -66,9 +66,7 @@ async function setIsoSizes(vmi: Vmi, ports: StatusPorts): Promise<void> {
   const entries = vmi.status.volumeStatus ?? [];
   if (!isRunning(vmi) || entries.length === 0) return;
   const log = ports.log.object(refOf(vmi));
-  const podUid = Object.entries(vmi.status.activePods ?? {}).find(
-    ([, node]) => node === vmi.status.nodeName,
-  )?.[0];
+  const podUid = podOnNode(vmi);
   if (podUid === undefined) {
     log.warning('sizes of ISO volumes stay unknown: no active pod on this node');
     return;
@@ -88,8 +86,17 @@ async function setIsoSizes(vmi: Vmi, ports: StatusPorts): Promise<void> {
 }
 
 async function setSelinuxContext(vmi: Vmi, ports: StatusPorts): Promise<void> {
-  const read = await ports.facts.selinuxContext(vmi);
-  setField(vmi.status, 'selinuxContext', selinuxContext(vmi.status.selinuxContext, read));
+  try {
+    const read = await ports.facts.selinuxContext(vmi, podOnNode(vmi));
+    setField(vmi.status, 'selinuxContext', selinuxContext(vmi.status.selinuxContext, read));
+  } catch (error) {
+    ports.log.object(refOf(vmi)).warning('the SELinux label of the launcher stays unknown', error);
+  }
+}
+
+/** UID of the VMI's pod on the node that runs it. */
+function podOnNode({ status }: Vmi): string | undefined {
+  return Object.entries(status.activePods ?? {}).find(([, node]) => node === status.nodeName)?.[0];
 }
 
 async function setVolumeStatus(vmi: Vmi, domain: Domain | undefined, ports: StatusPorts, now: number) {

@@ -58,7 +58,7 @@ export async function doctor(session: Session): Promise<void> {
         kubeletPodsDir,
         cgroupRoot:
           helper?.policy.find(({ path }) => path === 'paths.cgroupRoot')?.value ?? policy.cgroupRoot,
-        selinuxEnforce: quietly(() => readFileSync('/sys/fs/selinux/enforce', 'utf8')),
+        selinux: helper?.selinux,
         helperLabel: helper === undefined ? undefined : labelOf(helper.pid),
       }),
     ],

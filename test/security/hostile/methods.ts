@@ -158,6 +158,7 @@ const lines: readonly Line[] = [
   line(PodService.method.watch, nothing, { uses: [seen, diskSocket] }),
   line(PodService.method.stat, podUid, { uses: [seen, marker, diskSocket] }),
   line(PodService.method.identify, pod, { uses: [launcher] }),
+  line(PodService.method.getSelinuxContext, pod, { uses: [launcher] }),
   line(PodService.method.markUnresponsive, pod, { uses: [seen, marker] }),
   line(PodService.method.release, pod, { uses: [notify] }),
 

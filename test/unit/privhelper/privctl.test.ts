@@ -2,6 +2,7 @@ import { spawnSync } from 'node:child_process';
 import { create } from '@bufbuild/protobuf';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { SelinuxMode } from '../../../gen/virtprivsep/privhelper/v1/helper_pb.js';
 import {
   AppendOnly,
   type GetHelperResponse,
@@ -261,7 +262,7 @@ describe('doctor', () => {
       ),
       cgroupRoot: '/sys/fs/cgroup',
       kubeletPodsDir: '/var/lib/kubelet/pods',
-      selinuxEnforce: '1\n',
+      selinux: SelinuxMode.ENFORCING,
       helperLabel: 'system_u:system_r:container_t:s0',
     };
     expect(nodeFindings(facts)).toMatchObject([
@@ -269,7 +270,7 @@ describe('doctor', () => {
       { check: 'SELinux', status: 'warn', finding: expect.stringContaining('enforcing') },
       { status: 'note', finding: 'shared (/)' },
     ]);
-    expect(nodeFindings({ ...facts, mounts: [], selinuxEnforce: undefined })).toMatchObject([
+    expect(nodeFindings({ ...facts, mounts: [], selinux: SelinuxMode.DISABLED })).toMatchObject([
       { status: 'warn' },
       { status: 'ok', finding: expect.stringContaining('off') },
       { finding: 'unknown (/var/lib/kubelet/pods)' },

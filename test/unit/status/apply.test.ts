@@ -78,7 +78,7 @@ describe('applyStatusRules', () => {
     expect(without.status.volumeStatus?.map(({ size }) => size)).toEqual([undefined, undefined]);
   });
 
-  it('keeps an SELinux label with categories when a later one has none', async () => {
+  it('AFT-047 keeps an SELinux label with categories when a later one has none', async () => {
     const reads = (label: string | undefined) => ({
       facts: { selinuxContext: async () => label, isoSize: () => Promise.reject(new Error('no ISO here')) },
     });
@@ -90,6 +90,18 @@ describe('applyStatusRules', () => {
     expect((await apply(vmi({ selinuxContext: full }), reads(undefined))).vmi.status.selinuxContext).toBe(
       full,
     );
+  });
+
+  it('STO-032 leaves the SELinux label as it is when none could be read, and asks for the pod on this node', async () => {
+    const asked: (string | undefined)[] = [];
+    const selinuxContext = async (_vmi: unknown, podUid: string | undefined) => {
+      asked.push(podUid);
+      throw new Error('no such launcher');
+    };
+    const facts = { selinuxContext, isoSize: () => Promise.reject(new Error('no ISO here')) };
+    const status = { selinuxContext: 'u:r:t:s0', nodeName: 'n1', activePods: { p2: 'n2', p1: 'n1' } };
+    expect((await apply(vmi(status), { facts })).vmi.status.selinuxContext).toBe('u:r:t:s0');
+    expect(asked).toEqual(['p1']);
   });
 
   it('REC-036 marks the trackers of checkpoints before it enables block tracking', async () => {
