@@ -49,7 +49,7 @@ import { NetworkStateStore } from './network/state.js';
 import { NotifyServer } from './notify/server.js';
 import { VmiController } from './reconcile/controller.js';
 import { HelperContainerDisks } from './storage/container-disks.js';
-import { NoHotplugVolumes } from './storage/hotplug.js';
+import { HelperHotplugVolumes } from './storage/hotplug.js';
 import { TimelineReport } from './timeline/report.js';
 import { TimelineRecorder, type TimelineStep, type VmiTimeline } from './timeline/timeline.js';
 
@@ -203,7 +203,13 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
       clock: timers,
       log,
     }),
-    hotplug: new NoHotplugVolumes(),
+    hotplug: new HelperHotplugVolumes({
+      helper,
+      node: flags.nodeName,
+      hasVolumes: (podUid) => pods.get(podUid)?.directory === true,
+      podsOf: (vmi) => recordedPods(records, vmi),
+      log,
+    }),
     networks: new HelperPodNetworks({
       helper,
       pods: clients,

@@ -178,6 +178,20 @@ export interface NamespaceId {
 export type ClaimableDevice = 'kvm' | 'tun' | 'vhost-net' | 'vhost-vsock';
 export type WriteOutcome = 'equal' | 'created' | 'replaced';
 export type ClaimOutcome = 'claimed' | 'already-owned' | 'missing';
+/** `disk`: `<volume>.img` shows disk.img of the volume; `directory`: `<volume>` shows the volume itself. */
+export type PlugKind = 'disk' | 'directory';
+export type FilesystemPlugOutcome = 'plugged' | 'not-ready' | 'missing';
+export interface PlugOwner {
+  readonly uid: number;
+  readonly gid: number;
+}
+/** An entry of hotplug-disks: `<volume>.img` or `<volume>`. */
+export interface PluggedEntry {
+  readonly name: string;
+  /** Something is mounted on it. */
+  readonly mounted: boolean;
+  readonly block: boolean;
+}
 export type ContainerDiskState = 'absent' | 'not-listening' | 'ready';
 
 /**
@@ -379,6 +393,51 @@ export interface Native {
     podsDir: number,
     podUid: string,
     launcher: Launcher | null,
+  ): Promise<boolean>;
+  /**
+   * What is plugged into the launcher after its start, or was once: entries of its hotplug-disks that bear the name of
+   * a volume. `launcher` null: as the host sees them.
+   */
+  listPlugged(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher | null,
+  ): Promise<PluggedEntry[]>;
+  /** Gives what is mounted for the volume, by whomever, to the owner; `absent` when nothing is. */
+  ownPlugged(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher,
+    volume: string,
+    kind: PlugKind,
+    owner: PlugOwner,
+  ): Promise<'absent' | 'unchanged' | 'changed'>;
+  /**
+   * Mounts the volume that the attachment pod has at /<volume>, writable, nosuid, nodev, noexec, and gives it to the
+   * owner. `not-ready`: nobody listens there, or there is no such volume; `missing`: it has no disk.img.
+   */
+  plugFilesystem(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher,
+    attachmentPodUid: string,
+    volume: string,
+    kind: PlugKind,
+    owner: PlugOwner,
+  ): Promise<FilesystemPlugOutcome>;
+  /**
+   * Takes every mount off an entry, in the launcher and on the host, then the entry away. `launcher` null: the process
+   * is gone and its mounts with it.
+   */
+  unplug(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher | null,
+    name: string,
   ): Promise<boolean>;
   claimDevices(
     call: Call,

@@ -7,6 +7,7 @@ import {
 } from '../gen/virtprivsep/privhelper/v1/declaration_pb.js';
 import { DeviceService } from '../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { HelperService } from '../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import { HotplugService } from '../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import { InspectService } from '../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { NetworkService } from '../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { PodService } from '../gen/virtprivsep/privhelper/v1/pod_pb.js';
@@ -20,6 +21,7 @@ export const services: readonly DescService[] = [
   SocketService,
   NetworkService,
   StorageService,
+  HotplugService,
   DeviceService,
   InspectService,
 ];

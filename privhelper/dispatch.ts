@@ -14,6 +14,7 @@ import type {
 } from '@bufbuild/protobuf';
 import { DeviceService } from '../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { HelperService } from '../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import { HotplugService } from '../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import { InspectService } from '../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { NetworkService } from '../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { PodService } from '../gen/virtprivsep/privhelper/v1/pod_pb.js';
@@ -25,12 +26,14 @@ import type { Invocation } from './invocation.js';
 import * as device from './operations/device.js';
 import { explain } from './operations/explain.js';
 import * as helper from './operations/helper.js';
+import * as hotplug from './operations/hotplug.js';
 import * as inspect from './operations/inspect.js';
 import * as network from './operations/network.js';
 import * as pod from './operations/pod.js';
 import * as socket from './operations/socket.js';
 import * as storage from './operations/storage.js';
 import type { Check, Named } from './policy/check.js';
+import * as hotplugCheck from './policy/hotplug.js';
 import * as imageCheck from './policy/images.js';
 import * as networkCheck from './policy/network.js';
 import * as check from './policy/requests.js';
@@ -94,6 +97,16 @@ export const table = [
   ),
   unary(StorageService.method.statIso, imageCheck.statIso, 'launcher', storage.statIso),
 
+  unary(
+    HotplugService.method.plugFilesystem,
+    hotplugCheck.plugFilesystem,
+    'launcher',
+    hotplug.plugFilesystem,
+  ),
+  unary(HotplugService.method.list, check.podOnly, 'launcher', hotplug.list),
+  unary(HotplugService.method.unplug, hotplugCheck.unplug, 'launcher', hotplug.unplug),
+  unary(HotplugService.method.unplugAll, check.podOnly, 'launcher or hotplug record', hotplug.unplugAll),
+
   unary(DeviceService.method.claim, check.claim, 'launcher', device.claim),
 ] as const;
 
@@ -118,8 +131,9 @@ export type Subject =
   /** A pod in its turn, with or without a launcher. */
   | 'pod'
   | 'launcher'
-  /** Without a launcher only for a pod that the VMI's mount record names. */
+  /** Without a launcher only for a pod that the record names: of container disks, or of hot-plugged volumes. */
   | 'launcher or record'
+  | 'launcher or hotplug record'
   /** A launcher, to look at. */
   | 'observed launcher';
 
@@ -127,15 +141,16 @@ const boundWords = 'while its launcher lives the pod stays with the VMI that it 
 const launcherWords =
   "the process that listens on launcher-sock lives, is in the pod's cgroup, and runs as root or the configured user";
 
+const recordWords = (record: string) =>
+  `${launcherWords}; or nobody listens and the VMI's ${record} names the pod`;
+
 /** What is checked about the pod, after the request, in words. */
 export const subjectWords: Readonly<Record<Subject, readonly string[]>> = {
   helper: [],
   pod: [boundWords],
   launcher: [boundWords, launcherWords],
-  'launcher or record': [
-    boundWords,
-    `${launcherWords}; or nobody listens and the VMI's mount record names the pod`,
-  ],
+  'launcher or record': [boundWords, recordWords('mount record')],
+  'launcher or hotplug record': [boundWords, recordWords('record of hot-plugged volumes')],
   'observed launcher': [launcherWords],
 };
 

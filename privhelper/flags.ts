@@ -11,6 +11,8 @@ export interface Flags {
   readonly gid: number;
   /** Directory of the container-disk mount records. */
   readonly stateDir: string;
+  /** Directory of the records of hot-plugged volumes. */
+  readonly hotplugStateDir: string;
   /** Directory of the records of plugged block devices. */
   readonly pluggedDevicesDir: string;
   readonly auditFile: string;
@@ -31,6 +33,7 @@ const options = {
   uid: { type: 'string', default: '65530' },
   gid: { type: 'string', default: '65530' },
   'state-dir': { type: 'string', default: '/var/run/kubevirt-private/container-disk-mount-state' },
+  'hotplug-state-dir': { type: 'string', default: '/var/run/kubevirt-private/hotplug-volume-mount-state' },
   'plugged-devices-dir': { type: 'string', default: '/var/run/kubevirt-private/plugged-block-devices' },
   'audit-file': { type: 'string', default: '/var/log/virt-privsep/audit.jsonl' },
   'host-netns': { type: 'string', default: '/proc/1/ns/net' },
@@ -77,6 +80,7 @@ export function parseFlags(args: readonly string[]): Flags {
     uid: id('uid'),
     gid: id('gid'),
     stateDir: path('state-dir'),
+    hotplugStateDir: path('hotplug-state-dir'),
     pluggedDevicesDir: path('plugged-devices-dir'),
     auditFile: path('audit-file'),
     hostNetns: path('host-netns'),

@@ -4,6 +4,7 @@ import type { Usage } from '../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import type { NamespaceId, Native } from '../native/binding.js';
 import type { AuditFile } from './audit/file.js';
 import type { Tickets } from './descriptors/tickets.js';
+import type { HotplugRecords } from './pods/hotplug-records.js';
 import type { PluggedDevices } from './pods/plugged-devices.js';
 import type { MountRecords } from './pods/records.js';
 import type { PodRegistry } from './pods/registry.js';
@@ -22,6 +23,7 @@ export interface Helper {
   readonly forbiddenNetworks: readonly NamespaceId[];
   readonly pods: PodRegistry;
   readonly records: MountRecords;
+  readonly hotplugRecords: HotplugRecords;
   readonly plugged: PluggedDevices;
   readonly tickets: Tickets;
   readonly watcher: PodWatcher;

@@ -19,6 +19,7 @@ import { assertDedicated, openDirectory, ownDirectory, ownFiles } from './direct
 import { assertComplete, inspection, table } from './dispatch.js';
 import { type Flags, parseFlags } from './flags.js';
 import type { Helper } from './helper.js';
+import { HotplugRecords } from './pods/hotplug-records.js';
 import { PluggedDevices } from './pods/plugged-devices.js';
 import { MountRecords } from './pods/records.js';
 import { PodRegistry } from './pods/registry.js';
@@ -83,7 +84,7 @@ function openAsRoot(native: Native, flags: Flags, policy: Policy, report: Report
   const podsDir = openDirectory(policy.kubeletPodsDir);
 
   const isRecord = (name: string) => isUuid(name) || /^\.[0-9a-f-]{36}\.tmp$/.test(name);
-  for (const directory of [flags.stateDir, flags.pluggedDevicesDir]) {
+  for (const directory of [flags.stateDir, flags.hotplugStateDir, flags.pluggedDevicesDir]) {
     assertDedicated(directory, isRecord);
     ownDirectory(directory, { uid: flags.uid, gid: flags.gid, mode: 0o700 });
     ownFiles(directory, isRecord, flags.uid, flags.gid);
@@ -202,6 +203,7 @@ function serve(
     forbiddenNetworks,
     pods,
     records: new MountRecords(flags.stateDir, policy.kubeletPodsDir, policy),
+    hotplugRecords: new HotplugRecords(flags.hotplugStateDir, policy.kubeletPodsDir, policy),
     plugged,
     tickets,
     watcher,

@@ -13,6 +13,7 @@ import {
   HelperService,
   type MethodDescription,
 } from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import { HotplugService, PlugKind, PlugOutcome } from '../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import {
   type ApplyRequestSchema,
   NetworkService,
@@ -35,6 +36,8 @@ import {
   StorageService,
 } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import type { PodRef } from '../api/pod-ref.js';
+import type { PluggedVolume, PlugResult } from '../storage/hotplug.js';
+import type { VolumeKind } from '../storage/hotplug-volumes.js';
 import type { DescriptorChannel } from './descriptors.js';
 import { HelperError, isUnprocessed, toHelperError } from './errors.js';
 import { type PodState, toPodState } from './pod-state.js';
@@ -61,6 +64,7 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
   private readonly sockets: Client<typeof SocketService>;
   private readonly networks: Client<typeof NetworkService>;
   private readonly storage: Client<typeof StorageService>;
+  private readonly hotplug: Client<typeof HotplugService>;
   private readonly devices: Client<typeof DeviceService>;
   private readonly deadlines = new Map<DescMethod, number>();
   private instanceId: string | undefined;
@@ -75,6 +79,7 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
     this.sockets = createClient(SocketService, transport);
     this.networks = createClient(NetworkService, transport);
     this.storage = createClient(StorageService, transport);
+    this.hotplug = createClient(HotplugService, transport);
     this.devices = createClient(DeviceService, transport);
   }
 
@@ -226,6 +231,41 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
       .changed;
   }
 
+  /** Mounts a volume of the attachment pod in the launcher. */
+  async plugFilesystem(
+    pod: PodRef,
+    attachmentPodUid: string,
+    volume: string,
+    kind: 'disk' | 'directory',
+  ): Promise<PlugResult> {
+    const method = HotplugService.method.plugFilesystem;
+    const request = { pod, attachmentPodUid, volume, kind: plugKinds[kind] };
+    return plugResult(await this.call(method, (options) => this.hotplug.plugFilesystem(request, options)));
+  }
+
+  async listPlugged(pod: PodRef): Promise<PluggedVolume[]> {
+    const { volumes } = await this.call(HotplugService.method.list, (options) =>
+      this.hotplug.list({ pod }, options),
+    );
+    return volumes.map(({ volume, kind, plugged, recorded }) => {
+      const shape = kind === PlugKind.BLOCK ? 'block' : kind === PlugKind.DISK ? 'disk' : 'directory';
+      return { volume, kind: shape, plugged, recorded };
+    });
+  }
+
+  async unplug(pod: PodRef, volume: string, kind: VolumeKind): Promise<boolean> {
+    const request = { pod, volume, kind: plugKinds[kind] };
+    return (await this.call(HotplugService.method.unplug, (options) => this.hotplug.unplug(request, options)))
+      .changed;
+  }
+
+  /** Resolves to what could not be taken away, one line each. */
+  async unplugAll(pod: PodRef): Promise<string[]> {
+    return (
+      await this.call(HotplugService.method.unplugAll, (options) => this.hotplug.unplugAll({ pod }, options))
+    ).problems;
+  }
+
   async claimDevices(request: MessageInitShape<typeof ClaimRequestSchema>): Promise<ClaimResult[]> {
     return (await this.call(DeviceService.method.claim, (options) => this.devices.claim(request, options)))
       .results;
@@ -266,6 +306,18 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
       throw toHelperError(`${callName(method)} ticket`, error);
     }
   }
+}
+
+const plugKinds: Readonly<Record<VolumeKind, PlugKind>> = {
+  disk: PlugKind.DISK,
+  directory: PlugKind.DIRECTORY,
+  block: PlugKind.BLOCK,
+};
+
+function plugResult({ outcome }: { readonly outcome: PlugOutcome }): PlugResult {
+  if (outcome === PlugOutcome.NOT_READY) return 'not-ready';
+  if (outcome === PlugOutcome.MISSING) return 'missing';
+  return outcome === PlugOutcome.CHANGED ? 'changed' : 'unchanged';
 }
 
 function callName(method: DescMethod): string {

@@ -112,8 +112,12 @@ export interface DiskChecksums {
   readonly initrd?: number;
 }
 
-/** Hotplugged volumes. `mount` throws WaitingForHotplugMount for a volume that is not there yet, NotExist for one that is gone. */
+/** Hotplugged volumes. */
 export interface HotplugVolumes {
+  /**
+   * Tries every volume; throws WaitingForHotplugMount for such as are not there yet, NotExist for such as are gone, any
+   * other error for a volume that cannot be mounted, and an AggregateError of these for several reasons.
+   */
   mount(vmi: Vmi): Promise<void>;
   /** Unmounts what the spec no longer wants, but for the volumes that the domain still has `attached`. */
   unmount(vmi: Vmi, attached: ReadonlySet<string>): Promise<void>;

@@ -1,29 +1,183 @@
-import type { Vmi } from '../api/vmi.js';
-import { type HotplugVolumes, NotExist } from '../reconcile/ports.js';
+/** Hot-plugged volumes of launcher pods (KubeVirt pkg/virt-handler/hotplug-disk/mount.go). */
+import type { PodRef } from '../api/pod-ref.js';
+import type { Vmi, VmiRef } from '../api/vmi.js';
+import type { Logger } from '../log/log.js';
+import { type HotplugVolumes, NotExist, WaitingForHotplugMount } from '../reconcile/ports.js';
+import {
+  type HotplugVolume,
+  hotplugPlan,
+  type VolumeKind,
+  volumeKind,
+  wantedVolumes,
+} from './hotplug-volumes.js';
 
-/**
- * Hotplugged volumes, which this version does not attach: a VMI that has some keeps running and gets an
- * event that says so.
- */
-export class NoHotplugVolumes implements HotplugVolumes {
-  async mount(vmi: Vmi): Promise<void> {
-    const wanted = new Set([
-      ...(vmi.spec.volumes ?? []).map((volume) => volume.name),
-      ...(vmi.spec.utilityVolumes ?? []).map((volume) => volume.name),
-    ]);
-    const hotplugged = (vmi.status.volumeStatus ?? [])
-      .filter((status) => status.hotplugVolume !== undefined && wanted.has(status.name))
-      .map((status) => status.name);
-    if (hotplugged.length > 0) {
-      throw new NotExist(`hotplug volumes are not supported by this version: ${hotplugged.join(', ')}`);
+/** What is plugged into a pod, or recorded as plugged. */
+export interface PluggedVolume {
+  readonly volume: string;
+  /** What has the volume's own name is a directory unless it is a block device. */
+  readonly kind: VolumeKind;
+  readonly plugged: boolean;
+  readonly recorded: boolean;
+}
+
+/** `not-ready`: the attachment pod is not there yet. `missing`: it has no such image or device. */
+export type PlugResult = 'changed' | 'unchanged' | 'not-ready' | 'missing';
+
+/** The helper's hotplug calls. All throw a HelperError. */
+export interface HotplugHelper {
+  plugFilesystem(
+    pod: PodRef,
+    attachmentPodUid: string,
+    volume: string,
+    kind: 'disk' | 'directory',
+  ): Promise<PlugResult>;
+  listPlugged(pod: PodRef): Promise<readonly PluggedVolume[]>;
+  unplug(pod: PodRef, volume: string, kind: VolumeKind): Promise<boolean>;
+  /** Resolves to what went wrong, one line each; nothing is plugged or recorded any more all the same. */
+  unplugAll(pod: PodRef): Promise<readonly string[]>;
+}
+
+export interface HotplugOptions {
+  readonly helper: HotplugHelper;
+  readonly node: string;
+  /** True for a launcher pod whose volumes are on this host. */
+  readonly hasVolumes: (podUid: string) => boolean;
+  /** UIDs of the pods of a VMI that may be gone, from what the node remembers of it. */
+  readonly podsOf: (vmi: VmiRef) => readonly string[];
+  readonly log: Logger;
+}
+
+export class HelperHotplugVolumes implements HotplugVolumes {
+  readonly #options: HotplugOptions;
+  /** VMIs in whose pods nothing was found plugged, and nothing was plugged since. */
+  readonly #empty = new Set<string>();
+
+  constructor(options: HotplugOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Tries every volume. Throws what kept those back that are not in the pod, an AggregateError for several; of one
+   * kind of reason, NotExist or WaitingForHotplugMount, one error stands for all.
+   *
+   * @param attachmentPodUid the pod that all volumes come from, on the target of a migration
+   */
+  async mount(vmi: Vmi, attachmentPodUid?: string): Promise<void> {
+    const { volumes, skipped } = hotplugPlan(vmi, this.#options.node, attachmentPodUid);
+    for (const volume of skipped) {
+      this.#options.log
+        .object(vmi.metadata)
+        .warning(`utility volume ${volume} is a block device: it is skipped`);
+    }
+    const pod = this.#launcherPod(vmi);
+    if (pod === undefined || volumes.length === 0) return;
+    this.#empty.delete(pod.vmiUid);
+    const reasons: Error[] = [];
+    for (const each of volumes) {
+      try {
+        await this.#plug(pod, each);
+      } catch (error) {
+        reasons.push(error instanceof Error ? error : new Error(String(error)));
+      }
+    }
+    throwAll(reasons);
+  }
+
+  /** A pod that cannot be told for certain keeps what it has. */
+  async unmount(vmi: Vmi, attached: ReadonlySet<string>): Promise<void> {
+    const pod = this.#launcherPod(vmi);
+    if (pod === undefined || this.#empty.has(pod.vmiUid)) return;
+    const recorded = (await this.#options.helper.listPlugged(pod)).filter((volume) => volume.recorded);
+    if (recorded.length === 0) {
+      this.#empty.add(pod.vmiUid);
+      return;
+    }
+    const wanted = wantedVolumes(vmi, this.#options.node);
+    const failures: string[] = [];
+    for (const { volume, kind } of recorded) {
+      if (attached.has(volume) || sameEntry(wanted.get(volume), kind)) continue;
+      try {
+        await this.#options.helper.unplug(pod, volume, kind);
+      } catch (error) {
+        failures.push(`volume ${volume}: ${message(error)}`);
+      }
+    }
+    if (failures.length > 0) {
+      throw new Error(
+        `failed to cleanup hotplug mounts for VMI ${vmi.metadata.name}: ${failures.join('\n')}`,
+      );
     }
   }
 
-  async unmount(): Promise<void> {}
-
-  async unmountAll(): Promise<void> {}
-
-  async isMounted(): Promise<boolean> {
-    return false;
+  /** Also for pods that are gone, whose mounts are gone with them. */
+  async unmountAll(vmi: VmiRef): Promise<void> {
+    if (vmi.uid === '') return;
+    for (const podUid of this.#options.podsOf(vmi)) {
+      for (const problem of await this.#options.helper.unplugAll({ podUid, vmiUid: vmi.uid })) {
+        this.#options.log
+          .object(vmi)
+          .warning(`a hot-plugged volume of pod ${podUid} is left behind: ${problem}`);
+      }
+    }
+    this.#empty.delete(vmi.uid);
   }
+
+  async isMounted(vmi: Vmi, volume: string): Promise<boolean> {
+    const pod = this.#launcherPod(vmi);
+    if (pod === undefined) throw new Error('Unable to determine virt-launcher UID');
+    const kind = volumeKind(vmi, volume, this.#options.node);
+    const plugged = await this.#options.helper.listPlugged(pod);
+    return plugged.some((each) => each.volume === volume && each.kind === kind && each.plugged);
+  }
+
+  /** The one active pod with volumes on this host; undefined for none and for several. */
+  #launcherPod(vmi: Vmi): PodRef | undefined {
+    const pods = Object.keys(vmi.status.activePods ?? {}).filter(this.#options.hasVolumes);
+    const [podUid] = pods;
+    return podUid === undefined || pods.length > 1 ? undefined : { podUid, vmiUid: vmi.metadata.uid };
+  }
+
+  async #plug(pod: PodRef, { volume, attachmentPodUid, kind }: HotplugVolume): Promise<void> {
+    if (kind === 'block') throw new Error(`block hotplug volume ${volume} is not supported by this version`);
+    const what = `filesystem hotplug volume ${volume}`;
+    let result: PlugResult;
+    try {
+      result = await this.#options.helper.plugFilesystem(pod, attachmentPodUid, volume, kind);
+    } catch (error) {
+      throw new Error(`failed to mount ${what}: ${message(error)}`, { cause: error });
+    }
+    if (result === 'not-ready') {
+      throw new WaitingForHotplugMount(`${what}: attachment pod ${attachmentPodUid} is not ready`);
+    }
+    if (result === 'missing') {
+      throw new NotExist(
+        `failed to mount ${what}: attachment pod ${attachmentPodUid} has no disk.img for it`,
+      );
+    }
+  }
+}
+
+/** A directory and a device have the same name in the pod, a disk has another. */
+function sameEntry(wanted: VolumeKind | undefined, found: VolumeKind): boolean {
+  return wanted !== undefined && (wanted === 'disk') === (found === 'disk');
+}
+
+function throwAll(reasons: readonly Error[]): void {
+  const waiting = reasons.find((reason) => reason instanceof WaitingForHotplugMount);
+  const missing = reasons.filter((reason) => reason instanceof NotExist);
+  const others = reasons.filter(
+    (reason) => !(reason instanceof NotExist || reason instanceof WaitingForHotplugMount),
+  );
+  const kinds = [
+    ...others,
+    ...(missing.length > 0 ? [new NotExist(missing.map(message).join('; '))] : []),
+    ...(waiting === undefined ? [] : [waiting]),
+  ];
+  const [only] = kinds;
+  if (only === undefined) return;
+  throw kinds.length === 1 ? only : new AggregateError(kinds, kinds.map(message).join('; '));
+}
+
+function message(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
 }

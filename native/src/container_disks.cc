@@ -63,7 +63,7 @@ Result<bool> mount_image(Home& home, MountLock& lock, int pods_dir, const PodUid
 
 // A mount that is there already may be of a handler before us, which mounts images writable.
 Result<bool> attach_image(int tree, int directory, const std::string& name, const struct stat& image, mode_t mode) {
-  auto attached = attach_file(tree, directory, name, image, mode);
+  auto attached = attach_mount(tree, directory, name, image, mode);
   if (!attached || *attached) return attached;
   auto mounted = walk(directory, name, O_PATH, kNoLinks, name);
   if (!mounted) return mounted.error();

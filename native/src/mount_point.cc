@@ -8,8 +8,23 @@
 namespace privsep {
 
 namespace {
+
 constexpr int kMaxStackedMounts = 8;
+
+// False when the entry exists.
+Result<bool> make_mount_point(int directory, const std::string& name, bool is_directory, mode_t mode) {
+  if (is_directory) {
+    if (::mkdirat(directory, name.c_str(), mode) == 0) return true;
+    if (errno == EEXIST) return false;
+    return Error::last("mkdirat " + name);
+  }
+  auto made = walk(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, kNoLinks, name, mode);
+  if (made) return true;
+  if (made.error().code == EEXIST) return false;
+  return made.error();
 }
+
+}  // namespace
 
 Result<Fd> open_root() {
   Fd root(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -24,11 +39,12 @@ Result<bool> is_mount_root(int fd, const std::string& what) {
   return (st.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
-Result<bool> attach_file(int tree, int directory, const std::string& name, const struct stat& source, mode_t mode) {
-  auto made = walk(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, kNoLinks, name, mode);
-  if (!made && made.error().code != EEXIST) return made.error();
+Result<bool> attach_mount(int tree, int directory, const std::string& name, const struct stat& source, mode_t mode) {
+  const bool is_directory = S_ISDIR(source.st_mode);
+  auto made = make_mount_point(directory, name, is_directory, mode);
+  if (!made) return made.error();
   auto fail = [&](Error error) {
-    if (made) error.unchanged = ::unlinkat(directory, name.c_str(), 0) == 0;
+    if (*made) error.unchanged = ::unlinkat(directory, name.c_str(), is_directory ? AT_REMOVEDIR : 0) == 0;
     return error;
   };
   auto target = walk(directory, name, O_PATH, kNoLinks, name);
@@ -39,9 +55,11 @@ Result<bool> attach_file(int tree, int directory, const std::string& name, const
   if (!st) return fail(st.error());
   if (*mounted) {
     if (same_inode(*st, source)) return false;
-    return Error::refusal(EPERM, "what is mounted on " + name + " is not the image");
+    return Error::refusal(EPERM, "what is mounted on " + name + " is not what belongs there");
   }
-  if (!S_ISREG(st->st_mode)) return fail(Error::refusal(EINVAL, "mount point " + name + " is not a regular file"));
+  if ((st->st_mode & S_IFMT) != (source.st_mode & S_IFMT)) {
+    return fail(Error::refusal(EINVAL, "type of mount point " + name));
+  }
   if (::move_mount(tree, "", target->get(), "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0) {
     return fail(Error::last("move_mount " + name));
   }

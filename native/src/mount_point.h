@@ -20,10 +20,10 @@ Result<Fd> open_root();
 
 Result<bool> is_mount_root(int fd, const std::string& what);
 
-// Moves the detached `tree`, which shows the regular file `source`, onto the file `name`, which is made with `mode`
-// if it is missing. Call it with the lock held and in the namespace of `directory`. False when mounted already;
-// refused when something else is.
-Result<bool> attach_file(int tree, int directory, const std::string& name, const struct stat& source, mode_t mode);
+// Moves the detached `tree`, which shows the regular file or directory `source`, onto the entry `name` of the same type,
+// which is made with `mode` if it is missing. Call it with the lock held and in the namespace of `directory`. False when
+// mounted already; refused when something else is.
+Result<bool> attach_mount(int tree, int directory, const std::string& name, const struct stat& source, mode_t mode);
 
 // Takes every mount off the entry. True when there was one. The thread's working directory becomes `directory`.
 Result<bool> unmount_entry(int directory, const std::string& name);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <string>
 
 namespace privsep {
 
@@ -27,22 +28,44 @@ std::string_view take_field(std::string_view& line) {
   return field;
 }
 
+struct Mount {
+  std::string_view id;
+  std::string_view device;
+  std::string_view type;
+};
+
+// Takes the first line: id parent major:minor root mountpoint options [optional fields] - type source superoptions
+Mount take_mount(std::string_view& mountinfo) {
+  size_t end = std::min(mountinfo.find('\n'), mountinfo.size());
+  std::string_view line = mountinfo.substr(0, end);
+  mountinfo.remove_prefix(std::min(end + 1, mountinfo.size()));
+  Mount mount;
+  mount.id = take_field(line);
+  take_field(line);
+  mount.device = take_field(line);
+  while (!line.empty() && take_field(line) != "-") {
+  }
+  mount.type = take_field(line);
+  return mount;
+}
+
 }  // namespace
 
 dev_t find_filesystem(std::string_view mountinfo, std::string_view type) {
   while (!mountinfo.empty()) {
-    size_t end = std::min(mountinfo.find('\n'), mountinfo.size());
-    std::string_view line = mountinfo.substr(0, end);
-    mountinfo.remove_prefix(std::min(end + 1, mountinfo.size()));
-    // id parent major:minor root mountpoint options [optional fields] - type source superoptions
-    take_field(line);
-    take_field(line);
-    std::string_view device = take_field(line);
-    while (!line.empty() && take_field(line) != "-") {
-    }
-    if (take_field(line) == type) return parse_device(device);
+    Mount mount = take_mount(mountinfo);
+    if (mount.type == type) return parse_device(mount.device);
   }
   return 0;
+}
+
+std::string_view filesystem_of_mount(std::string_view mountinfo, uint64_t id) {
+  const std::string wanted = std::to_string(id);
+  while (!mountinfo.empty()) {
+    Mount mount = take_mount(mountinfo);
+    if (mount.id == wanted) return mount.type;
+  }
+  return {};
 }
 
 }  // namespace privsep

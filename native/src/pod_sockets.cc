@@ -122,7 +122,7 @@ Result<Fd> connect_socket(int pods_dir, const PodUid& pod, const VolumeEntry& en
   return non_blocking(std::move(*connection), entry.name);
 }
 
-Result<Fd> connect_attachment(int pods_dir, const PodUid& pod, const Deadline& deadline) {
+Result<Peer> attachment_process(int pods_dir, const PodUid& pod, const Deadline& deadline) {
   const VolumeEntry entry{PodVolume::kHotplugDisks, ".", kAttachmentSocket, kAttachmentSocket};
   auto socket = open_entry(pods_dir, pod, entry);
   if (!socket) return socket.error();
@@ -133,7 +133,17 @@ Result<Fd> connect_attachment(int pods_dir, const PodUid& pod, const Deadline& d
   // Only now: a pod whose process listens has all its volumes.
   auto other = check_no_launcher_pod(pods_dir, pod);
   if (!other) return other.error();
-  return non_blocking(std::move(peer->connection), entry.name);
+  return peer;
+}
+
+bool is_not_listening(const Error& error) {
+  return error.code == ENOENT || error.code == ECONNREFUSED || error.code == EAGAIN || error.code == ESRCH;
+}
+
+Result<Fd> connect_attachment(int pods_dir, const PodUid& pod, const Deadline& deadline) {
+  auto peer = attachment_process(pods_dir, pod, deadline);
+  if (!peer) return peer.error();
+  return non_blocking(std::move(peer->connection), kAttachmentSocket);
 }
 
 Result<ListeningSocket> listen_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, uid_t uid,

@@ -31,7 +31,13 @@ Result<Fd> connect_launcher(int pods_dir, const PodUid& pod, const VolumeEntry& 
 // The same to a process of the pod, or to what one that has exited left listening.
 Result<Fd> connect_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, const Deadline& deadline);
 
-// The same to the living process at hp.sock of a pod that is no launcher pod.
+// The living process that listens on hp.sock of a pod that is no launcher pod.
+Result<Peer> attachment_process(int pods_dir, const PodUid& pod, const Deadline& deadline);
+
+// Why nobody was reached: no socket, no listener, one that does not accept, or one that has exited.
+bool is_not_listening(const Error& error);
+
+// A non-blocking stream connection to it.
 Result<Fd> connect_attachment(int pods_dir, const PodUid& pod, const Deadline& deadline);
 
 // Listens at the entry with mode 0755 and the given owner. An old socket there is replaced, anything else is

@@ -142,37 +142,47 @@ function threadFindings({ threads }: GetHelperResponse, permitted: bigint): Find
   ];
 }
 
+type Recorded = Pick<MountRecord, 'vmiUid' | 'podUid' | 'disks' | 'podPresent'>;
+
+/** Volumes of a launcher pod in which a handler may have mounted something on the host. */
+const diskVolumes: readonly string[] = ['container-disks', 'hotplug-disks'];
+
 /** Records and mounts of pods that are gone. */
 export function leftoverFindings(facts: {
-  readonly records: readonly Pick<MountRecord, 'vmiUid' | 'podUid' | 'disks' | 'podPresent'>[];
+  readonly records: readonly Recorded[];
+  readonly hotplugRecords: readonly Recorded[];
   readonly pods: readonly InspectedPod[];
   readonly hostMounts: readonly MountEntry[];
   readonly kubeletPodsDir: string;
   /** Calls that a helper did not live to end. */
   readonly interrupted: number;
 }): Finding[] {
-  const stale = facts.records.filter(({ podPresent }) => !podPresent);
   const dead = new Set(
     facts.pods.filter(({ launcher }) => launcher === undefined).map(({ state }) => state?.podUid ?? ''),
   );
   const mounts = facts.hostMounts.filter(({ mountPoint }) => {
     const [podUid = '', ...rest] = mountPoint.slice(facts.kubeletPodsDir.length + 1).split('/');
     const inside = mountPoint.startsWith(`${facts.kubeletPodsDir}/`);
-    return inside && dead.has(podUid) && rest.includes('container-disks');
+    return inside && dead.has(podUid) && rest.some((name) => diskVolumes.includes(name));
   });
   const one = (check: string, n: number, finding: string, advice: string): Finding =>
     n === 0 ? { check, status: 'ok', finding: 'none' } : { check, status: 'warn', finding, advice };
-  const [first] = stale;
-  const request = { pod: { podUid: first?.podUid, vmiUid: first?.vmiUid } };
-  return [
-    one(
-      'records of pods that are gone',
-      stale.length,
-      stale.map(({ vmiUid, disks }) => `VMI ${vmiUid}, disks: ${disks}`).join('; '),
+  const stale = (check: string, all: readonly Recorded[], method: string): Finding => {
+    const found = all.filter(({ podPresent }) => !podPresent);
+    const [first] = found;
+    const request = { pod: { podUid: first?.podUid, vmiUid: first?.vmiUid } };
+    return one(
+      check,
+      found.length,
+      found.map(({ vmiUid, disks }) => `VMI ${vmiUid}, disks: ${disks}`).join('; '),
       first?.podUid === ''
         ? `the record names no pod in ${facts.kubeletPodsDir}`
-        : `the agent removes them; by hand: privctl call StorageService.UnmountContainerDisks '${JSON.stringify(request)}'`,
-    ),
+        : `the agent removes them; by hand: privctl call ${method} '${JSON.stringify(request)}'`,
+    );
+  };
+  return [
+    stale('records of pods that are gone', facts.records, 'StorageService.UnmountContainerDisks'),
+    stale('hotplug records of such pods', facts.hotplugRecords, 'HotplugService.UnplugAll'),
     one(
       'launcher pods without launcher',
       dead.size,

@@ -4,6 +4,7 @@ import type {
   ExplainedStepSchema,
   ExplainResponseSchema,
 } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
+import type { Subject } from '../dispatch.js';
 import { type CallFailure, errnoOf, malformed, toFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
@@ -65,12 +66,18 @@ export async function explain(
           `process ${pid} of uid ${uid} listens and is in the pod's cgroup; it is ${pinned ? '' : 'not yet '}pinned`,
       );
     } catch (error) {
-      if (entry.subject !== 'launcher or record' || !gone.has(errnoOf(error))) throw error;
-      const recorded = helper.records.names(pod);
-      return `nobody listens; ${recorded ? 'the mount record names the pod' : 'no mount record names the pod, so nothing is done'}`;
+      const records = recordsFor(helper, entry.subject);
+      if (records === undefined || !gone.has(errnoOf(error))) throw error;
+      return `nobody listens; ${records.names(pod) ? 'the mount record names the pod' : 'no mount record names the pod, so nothing is done'}`;
     }
   });
   return answer();
+}
+
+/** The records that stand in for a launcher that is gone. */
+function recordsFor(helper: Helper, subject: Subject): { names(pod: PodRef): boolean } | undefined {
+  if (subject === 'launcher or record') return helper.records;
+  return subject === 'launcher or hotplug record' ? helper.hotplugRecords : undefined;
 }
 
 function decode(method: DescMethod, request: Uint8Array): MessageShape<DescMethod['input']> {

@@ -55,10 +55,12 @@ const appendOnly: Readonly<Record<Helper['auditFile']['appendOnly'], AppendOnly>
 const hex = (mask: bigint) => mask.toString(16);
 
 export async function getHelper(
-  { native, podsDir, policy, records, instance, usage, agentPid, auditFile, selinux }: Helper,
+  { native, podsDir, policy, records, hotplugRecords, instance, usage, agentPid, auditFile, selinux }: Helper,
   invocation: Invocation,
 ): Promise<MessageInitShape<typeof GetHelperResponseSchema>> {
   const directories = new Set(await native.listDirectory(invocation.call, podsDir, [], maxPodDirectories));
+  const recordMessages = (of: typeof records | typeof hotplugRecords) =>
+    of.list().map((record) => ({ ...record, podPresent: directories.has(record.podUid) }));
   return {
     instanceId: instance.id,
     version: instance.version,
@@ -78,7 +80,8 @@ export async function getHelper(
       seccomp: thread.seccomp,
     })),
     policy: instance.policy.map((value) => ({ ...value, origin: origins[value.origin] })),
-    records: records.list().map((record) => ({ ...record, podPresent: directories.has(record.podUid) })),
+    records: recordMessages(records),
+    hotplugRecords: recordMessages(hotplugRecords),
   };
 }
 

@@ -14,7 +14,7 @@ import {
   unlinkSync,
   writeFileSync,
 } from 'node:fs';
-import { join } from 'node:path';
+import { join, relative } from 'node:path';
 import { errnoOf } from '../failure.js';
 import { isUuid } from '../policy/fields.js';
 
@@ -102,4 +102,26 @@ function isRecordEntry(value: unknown): value is RecordEntry {
     'targetFile' in value &&
     typeof value.targetFile === 'string'
   );
+}
+
+/** Disks of one pod in one VMI's record; kernel boot counts as one. */
+export interface NamedByRecord {
+  readonly vmiUid: string;
+  /** Empty for a record that names no pod. */
+  readonly podUid: string;
+  readonly disks: number;
+}
+
+/** What each record names; a record that cannot be parsed names no pod. */
+export function namedBy(files: RecordFiles<RecordEntry>, kubeletPodsDir: string): NamedByRecord[] {
+  return files.vmiUids().flatMap((vmiUid) => {
+    const pods = new Map<string, number>();
+    for (const { targetFile } of files.read(vmiUid) ?? []) {
+      const [podUid = ''] = relative(kubeletPodsDir, targetFile).split('/', 1);
+      const named = isUuid(podUid) ? podUid : '';
+      pods.set(named, (pods.get(named) ?? 0) + 1);
+    }
+    if (pods.size === 0) pods.set('', 0);
+    return [...pods].map(([podUid, disks]) => ({ vmiUid, podUid, disks }));
+  });
 }

@@ -1,21 +1,12 @@
 /** Records of container-disk mounts (KubeVirt pkg/virt-handler/container-disk/mount.go). */
-import { join, normalize, relative } from 'node:path';
+import { join, normalize } from 'node:path';
 import { exhausted } from '../failure.js';
 import type { PodRef } from '../policy/check.js';
-import { isUuid } from '../policy/fields.js';
 import type { Policy } from '../policy/policy.js';
-import { type RecordEntry, RecordFiles } from './record-files.js';
+import { type NamedByRecord, namedBy, type RecordEntry, RecordFiles } from './record-files.js';
 
 interface DiskEntry extends RecordEntry {
   readonly socketFile: string;
-}
-
-/** Disks of one pod in one VMI's record; kernel boot counts as one. */
-export interface NamedByRecord {
-  readonly vmiUid: string;
-  /** Empty for a record that names no pod. */
-  readonly podUid: string;
-  readonly disks: number;
 }
 
 /** virt-handler sees kubelet's pods directory here, whatever its path on the host. */
@@ -37,18 +28,8 @@ export class MountRecords {
     this.files = new RecordFiles(directory, isDiskEntry);
   }
 
-  /** What each record names; a record that cannot be parsed names no pod. */
   list(): NamedByRecord[] {
-    return this.files.vmiUids().flatMap((vmiUid) => {
-      const disks = new Map<string, number>();
-      for (const { targetFile } of this.files.read(vmiUid) ?? []) {
-        const [podUid = ''] = relative(this.kubeletPodsDir, targetFile).split('/', 1);
-        const named = isUuid(podUid) ? podUid : '';
-        disks.set(named, (disks.get(named) ?? 0) + 1);
-      }
-      if (disks.size === 0) disks.set('', 0);
-      return [...disks].map(([podUid, count]) => ({ vmiUid, podUid, disks: count }));
-    });
+    return namedBy(this.files, this.kubeletPodsDir);
   }
 
   /**

@@ -112,18 +112,23 @@ export interface AttachmentRef extends PodRef {
   readonly attachmentPodUid: string;
 }
 
+export const attachmentWords = [
+  'attachment_pod_uid is a canonical UUID of another pod',
+  'while its launcher lives an attachment pod stays with the launcher pod that it was first named with',
+  "it has no launcher's volume; its listener lives and is in its cgroup",
+] as const;
+
+export function attachmentPodUidField(pod: PodRef, value: string): string {
+  const attachmentPodUid = uuidField('attachment_pod_uid', value);
+  if (attachmentPodUid === pod.podUid) throw malformed('attachment_pod_uid', 'the launcher pod itself');
+  return attachmentPodUid;
+}
+
 export const connectAttachment: Check<ConnectAttachmentRequest, AttachmentRef> = {
-  words: [
-    ...podRefWords,
-    'attachment_pod_uid is a canonical UUID of another pod',
-    'while its launcher lives an attachment pod stays with the launcher pod that it was first named with',
-    "it has no launcher's volume; its listener lives and is in its cgroup",
-  ],
+  words: [...podRefWords, ...attachmentWords],
   parse(_policy, request) {
     const pod = parsePodRef(request.pod);
-    const attachmentPodUid = uuidField('attachment_pod_uid', request.attachmentPodUid);
-    if (attachmentPodUid === pod.podUid) throw malformed('attachment_pod_uid', 'the launcher pod itself');
-    return { ...pod, attachmentPodUid };
+    return { ...pod, attachmentPodUid: attachmentPodUidField(pod, request.attachmentPodUid) };
   },
   audited: ({ attachmentPodUid }) => ({ attachmentPodUid }),
 };

@@ -57,6 +57,12 @@ export const options = {
     value: 'DIR',
     help: "the helper's mount records, when it is not running",
   },
+  'hotplug-state-dir': {
+    type: 'string',
+    default: '/var/run/kubevirt-private/hotplug-volume-mount-state',
+    value: 'DIR',
+    help: "the helper's records of hot-plugged volumes, when it is not running",
+  },
   'kubelet-pods-dir': {
     type: 'string',
     value: 'DIR',
@@ -79,7 +85,7 @@ export const commands: readonly Command[] = [
     summary: 'is everything there that VMs need, and is anything left behind?',
     details: ['Works without the helper, too, and then says what it can. Exits with 1 when something fails.'],
     arity: [0, 0],
-    options: ['audit-file', 'state-dir', 'kubelet-pods-dir', 'policy'],
+    options: ['audit-file', 'state-dir', 'hotplug-state-dir', 'kubelet-pods-dir', 'policy'],
     run: doctor,
   },
   {

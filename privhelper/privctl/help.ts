@@ -90,7 +90,7 @@ export function bashCompletion(): string[] {
     '  case $previous in',
     '    -o|--output) COMPREPLY=($(compgen -W "table json" -- "$current")); return ;;',
     '    --policy|--audit-file|check) COMPREPLY=($(compgen -f -- "$current")); return ;;',
-    '    --socket-dir|--state-dir|--kubelet-pods-dir) COMPREPLY=($(compgen -d -- "$current")); return ;;',
+    '    --socket-dir|--state-dir|--hotplug-state-dir|--kubelet-pods-dir) COMPREPLY=($(compgen -d -- "$current")); return ;;',
     '  esac',
     '  if ((COMP_CWORD == 1)); then',
     `    COMPREPLY=($(compgen -W "${names.join(' ')}" -- "$current"))`,

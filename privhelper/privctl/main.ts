@@ -23,7 +23,7 @@ function parse(args: readonly string[]) {
 }
 
 function optionsOf(values: Values): Options {
-  const path = (name: 'socket-dir' | 'audit-file' | 'state-dir') => {
+  const path = (name: 'socket-dir' | 'audit-file' | 'state-dir' | 'hotplug-state-dir') => {
     if (isAbsolute(values[name])) return values[name];
     throw new CommandError(exitCodes.usage, `--${name}: not an absolute path`);
   };
@@ -40,6 +40,7 @@ function optionsOf(values: Values): Options {
     socketDir: path('socket-dir'),
     auditFile: path('audit-file'),
     stateDir: path('state-dir'),
+    hotplugStateDir: path('hotplug-state-dir'),
     kubeletPodsDir: values['kubelet-pods-dir'],
     policyFile: values.policy,
     follow: values.follow,

@@ -17,6 +17,7 @@ export interface Options {
   readonly socketDir: string;
   readonly auditFile: string;
   readonly stateDir: string;
+  readonly hotplugStateDir: string;
   readonly kubeletPodsDir: string | undefined;
   readonly policyFile: string | undefined;
   readonly follow: boolean;

@@ -1,5 +1,6 @@
 /** Values for fields: such as the helper accepts, such as lie at bounds, and such as an attacker would try. */
 import { ScalarType } from '@bufbuild/protobuf';
+import { claimVolume } from '../integration/privhelper-fixture.js';
 import type { Random } from './random.js';
 
 export interface Target {
@@ -51,6 +52,8 @@ const accepted: Readonly<Record<string, readonly Value[]>> = {
   'MountKernelArtifactRequest.imagePath': ['/disk/disk.raw', 'disk/disk.raw', '/boot/vmlinuz'],
   'OpenContainerDiskRequest.volumeIndex': [1, 1, 2, 2, 3, 999],
   'OpenContainerDiskRequest.imagePath': imagePaths,
+  'PlugFilesystemRequest.volume': [claimVolume, claimVolume, 'absent'],
+  'UnplugRequest.volume': [claimVolume, claimVolume, 'absent'],
   'ConnectRequest.index': [0, 0, 0, 0, 1, 2, 3],
   'ConnectRequest.sourceVmiUid': ['', '', '', '11111111-1111-4111-8111-111111111111'],
   'StatIsoRequest.configMapVolume': isoVolumes,

@@ -67,7 +67,7 @@ export class World {
         pods.push(pod);
       }
       const attachment = new TestPod(helper, ['hotplug-disks']);
-      await (await attachment.process()).tell('listen', 'hotplug-disks/hp.sock');
+      await attachment.attachment();
       const world = new World(node, helper, pods, launchers, attachment);
       world.layTraps();
       await helper.start();

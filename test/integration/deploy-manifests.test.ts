@@ -138,6 +138,7 @@ describe.each(variants)('%s', (variant) => {
     expect(hostPaths(spec, helper).filter((path) => path !== '/run/virt-privsep')).toEqual([
       '/var/lib/kubelet/pods',
       '/var/run/kubevirt-private/container-disk-mount-state',
+      '/var/run/kubevirt-private/hotplug-volume-mount-state',
       '/var/run/kubevirt-private/plugged-block-devices',
       '/var/log/virt-privsep',
       '/dev/net/tun',
@@ -173,13 +174,18 @@ describe.each(variants)('%s', (variant) => {
     expect(agent.command).toEqual(['virt-handler']);
     expect(helper.command).toEqual(['virt-privhelper']);
     const { helperDir, privateDir } = parseAgentFlags(agent.args ?? [], {});
-    const { socketDir, stateDir, pluggedDevicesDir, auditFile, uid, hostNetns } = parseHelperFlags(
-      helper.args ?? [],
-    );
+    const { socketDir, stateDir, hotplugStateDir, pluggedDevicesDir, auditFile, uid, hostNetns } =
+      parseHelperFlags(helper.args ?? []);
     const mounted = ({ volumeMounts }: ContainerSpec) => volumeMounts.map(({ mountPath }) => mountPath);
     expect(mounted(agent)).toEqual(expect.arrayContaining([helperDir, privateDir]));
     expect(mounted(helper)).toEqual(
-      expect.arrayContaining([socketDir, stateDir, pluggedDevicesDir, auditFile.replace(/\/[^/]+$/, '')]),
+      expect.arrayContaining([
+        socketDir,
+        stateDir,
+        hotplugStateDir,
+        pluggedDevicesDir,
+        auditFile.replace(/\/[^/]+$/, ''),
+      ]),
     );
     expect(uid).not.toBe(agent.securityContext.runAsUser);
     expect(hostNetns).toBe('/proc/1/ns/net');

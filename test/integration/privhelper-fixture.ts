@@ -57,6 +57,7 @@ export class HelperProcess {
   readonly base = mkdtempSync(join(tmpdir(), 'privhelper-'));
   readonly podsDir: string;
   readonly stateDir = join(this.base, 'state');
+  readonly hotplugStateDir = join(this.base, 'hotplug-state');
   readonly pluggedDevicesDir = join(this.base, 'plugged');
   readonly socketDir = join(this.base, 'run');
   readonly auditFile = join(this.base, 'audit', 'audit.jsonl');
@@ -86,6 +87,7 @@ export class HelperProcess {
       '--socket-dir': this.socketDir,
       '--kubelet-pods-dir': this.podsDir,
       '--state-dir': this.stateDir,
+      '--hotplug-state-dir': this.hotplugStateDir,
       '--plugged-devices-dir': this.pluggedDevicesDir,
       '--audit-file': this.auditFile,
       // Process 1 of a confined test machine need not be readable; its network is this one.
@@ -235,7 +237,13 @@ export interface LauncherOptions {
   readonly uid?: number;
   /** Stay in the host's network namespace. */
   readonly hostNetwork?: boolean;
+  /** Directory that it has mounted at {@link claimPath}, in a mount namespace of its own. */
+  readonly claim?: string;
 }
+
+/** Every host has this directory, and its name is one that a volume may have. */
+const claimPath = '/srv';
+export const claimVolume = claimPath.slice(1);
 
 export class LauncherProcess {
   readonly words: string[][] = [];
@@ -244,11 +252,17 @@ export class LauncherProcess {
   /** `directory`: where the launcher's relative paths begin. */
   static async start(
     directory: string,
-    options: { uid: number; hostNetwork: boolean },
+    options: { uid: number; hostNetwork: boolean; claim: string | undefined },
     enter: (pid: number) => void,
   ) {
     const user = ['setpriv', '--reuid', `${options.uid}`, '--regid', `${options.uid}`, '--clear-groups'];
-    const command = [...(options.hostNetwork ? [] : ['unshare', '--net']), ...user, process.execPath];
+    const mount = `mount --bind "$1" ${claimPath} && shift && exec "$@"`;
+    const command = [
+      ...(options.hostNetwork ? [] : ['unshare', '--net']),
+      ...(options.claim === undefined ? [] : ['unshare', '--mount', 'sh', '-c', mount, 'sh', options.claim]),
+      ...user,
+      process.execPath,
+    ];
     const child = spawn(command[0] ?? '', [...command.slice(1), '-e', launcherProgram], {
       stdio: ['pipe', 'pipe', 'inherit'],
       cwd: directory,
@@ -301,7 +315,10 @@ export class TestPod {
   private readonly launchers: LauncherProcess[] = [];
   private readonly cgroups = new Map<string, PodCgroups>();
 
-  constructor(helper: HelperProcess, volumes = ['sockets', 'public', 'private', 'container-disks']) {
+  constructor(
+    helper: HelperProcess,
+    volumes = ['sockets', 'public', 'private', 'container-disks', 'hotplug-disks'],
+  ) {
     this.directory = join(helper.podsDir, this.podUid);
     for (const volume of volumes) {
       const path = this.volume(volume);
@@ -324,11 +341,16 @@ export class TestPod {
     return join(this.volume('sockets'), 'launcher-sock');
   }
 
-  async process({ cgroupOf = this.podUid, uid = qemuUser, hostNetwork = false }: LauncherOptions = {}) {
+  async process({
+    cgroupOf = this.podUid,
+    uid = qemuUser,
+    hostNetwork = false,
+    claim,
+  }: LauncherOptions = {}) {
     // Paths of sockets are short; and a launcher sees its volumes only, not what is above them.
     const launcher = await LauncherProcess.start(
       join(this.volume('sockets'), '..'),
-      { uid, hostNetwork },
+      { uid, hostNetwork, claim },
       (pid) => {
         if (cgroupOf === null) return;
         const cgroups = this.cgroups.get(cgroupOf) ?? new PodCgroups(cgroupOf, 'cgroupfs');
@@ -338,6 +360,16 @@ export class TestPod {
     );
     this.launchers.push(launcher);
     return launcher;
+  }
+
+  /** The process of an attachment pod, which has a claim with a disk.img as the volume {@link claimVolume}. */
+  async attachment(): Promise<LauncherProcess> {
+    const claim = join(this.directory, 'claim');
+    mkdirSync(claim, { mode: 0o755 });
+    writeFileSync(join(claim, 'disk.img'), 'disk');
+    const process = await this.process({ claim });
+    await process.tell('listen', 'hotplug-disks/hp.sock');
+    return process;
   }
 
   /** A process that listens on launcher-sock. */

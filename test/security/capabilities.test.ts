@@ -1,5 +1,5 @@
 /** Each capability that a method declares is needed, and nothing else is raised for it. */
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { chownSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { DescMethod } from '@bufbuild/protobuf';
@@ -8,6 +8,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import { FailureSchema } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
 import { Capability } from '../../gen/virtprivsep/privhelper/v1/declaration_pb.js';
 import { Device, DeviceService } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
+import { HotplugService, PlugKind } from '../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import { InspectService } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { NetworkService } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { PodService } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
@@ -18,7 +19,7 @@ import { startLauncher } from '../harness/launcher/start.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
 import type { Pod } from '../harness/pods/pod.js';
 import { waitFor } from '../harness/pods/run.js';
-import { HelperProcess, TestPod } from '../integration/privhelper-fixture.js';
+import { claimVolume, HelperProcess, TestPod } from '../integration/privhelper-fixture.js';
 
 const vmi = { namespace: 'default', name: 'vm1', vmiUid: '1f3c7b1e-6f0d-4a53-9a52-3a7a3c1f9f10' };
 const volumeIndex = 2;
@@ -37,6 +38,7 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
   let attachment: TestPod;
 
   const ref = () => ({ podUid: pod.uid, vmiUid: vmi.vmiUid });
+  const unplugged = () => ({ pod: ref(), volume: claimVolume, kind: PlugKind.DISK });
   const observed = () => ({ podUid: pod.uid });
 
   /** A call of each method that has something to do for it in the pod. */
@@ -92,6 +94,10 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
           .operator(StorageService)
           .statIso({ pod: ref(), iso: { case: 'configMapVolume', value: 'config' } }),
     ],
+    [HotplugService.method.plugFilesystem, plugFilesystem],
+    [HotplugService.method.list, () => helper.operator(HotplugService).list({ pod: ref() })],
+    [HotplugService.method.unplug, () => helper.operator(HotplugService).unplug(unplugged())],
+    [HotplugService.method.unplugAll, unplugAll],
     [
       DeviceService.method.claim,
       () => helper.operator(DeviceService).claim({ pod: ref(), devices: [Device.TUN] }),
@@ -116,6 +122,17 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
     const bridge = { case: 'bridge', value: { dhcp: { ipamDisabled: true } } } as const;
     const eth0 = { network: 'default', podInterface: 'eth0', primary: true, binding: bridge };
     return helper.operator(NetworkService).apply({ pod: ref(), attachments: [eth0] });
+  }
+
+  function plugFilesystem() {
+    const plugged = { ...unplugged(), attachmentPodUid: attachment.podUid };
+    return helper.operator(HotplugService).plugFilesystem(plugged);
+  }
+
+  /** What could not be taken away is part of the answer. */
+  async function unplugAll() {
+    const { problems } = await helper.operator(HotplugService).unplugAll({ pod: ref() });
+    if (problems.length > 0) throw new Error(problems.join('; '));
   }
 
   /** What could not be looked at is part of the answer there, not a failure. */
@@ -189,7 +206,7 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
     });
     launcherPid = (await startLauncher(pod, { ...vmi, machine: 'fake' })).pid;
     attachment = new TestPod(helper, ['hotplug-disks']);
-    await (await attachment.process()).tell('listen', 'hotplug-disks/hp.sock');
+    await attachment.attachment();
     const isos = join(pod.emptyDir('private'), 'config-map-disks');
     mkdirSync(isos);
     writeFileSync(join(isos, 'config.iso'), 'iso');
@@ -237,6 +254,9 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
     // Something to unmount, and no launcher pinned.
     await restart({});
     await call(StorageService.method.mountContainerDisk);
+    await call(HotplugService.method.plugFilesystem);
+    // Not given to its user yet.
+    chownSync(join(attachment.directory, 'claim/disk.img'), 0, 0);
     await lower(lacking.filter((method) => !afterListen.includes(method)));
     await expectDenied(lacking.filter((method) => !afterListen.includes(method) && method !== mark));
     await lower(lacking.filter((method) => afterListen.includes(method)));

@@ -20,6 +20,7 @@ import { Code } from '@connectrpc/connect';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { Device, DeviceService } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { HelperService } from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import { HotplugService, PlugKind } from '../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import { NetworkService } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { PodService, SocketState } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { PodListener, PodSocket, SocketService } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
@@ -51,6 +52,8 @@ describe.runIf(isRoot)('what the helper refuses', () => {
 
   /** Every method that acts on a pod's launcher. */
   function operations({ ref }: TestPod): [string, () => Promise<unknown>][] {
+    const attachmentPodUid = '66666666-6666-4666-8666-666666666666';
+    const plug = { attachmentPodUid, volume: 'data', kind: PlugKind.DISK };
     const bridge = { case: 'bridge', value: { dhcp: { ipamDisabled: true } } } as const;
     const attachments = [{ network: 'default', podInterface: 'eth0', primary: true, binding: bridge }];
     const storage = () => helper.client(StorageService);
@@ -68,6 +71,9 @@ describe.runIf(isRoot)('what the helper refuses', () => {
       ['StatContainerDisk', () => storage().statContainerDisk({ pod: ref, container: kernelBoot })],
       ['MountContainerDisk', () => storage().mountContainerDisk({ pod: ref })],
       ['MountKernelArtifact', () => storage().mountKernelArtifact({ pod: ref, imagePath: '/vmlinuz' })],
+      ['PlugFilesystem', () => helper.client(HotplugService).plugFilesystem({ pod: ref, ...plug })],
+      ['List', () => helper.client(HotplugService).list({ pod: ref })],
+      ['Unplug', () => helper.client(HotplugService).unplug({ pod: ref, ...plug })],
       ['Claim', () => helper.client(DeviceService).claim({ pod: ref, devices: [Device.TUN] })],
     ];
   }

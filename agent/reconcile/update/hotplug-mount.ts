@@ -1,6 +1,7 @@
 /** Mounting hotplugged volumes without holding up the rest of the VM. */
 import type { Vmi } from '../../api/vmi.js';
 import type { ControllerDeps } from '../deps.js';
+import { asError } from '../errors.js';
 import type { VmiPass } from '../pass.js';
 import { NotExist, WaitingForHotplugMount } from '../ports.js';
 
@@ -15,12 +16,18 @@ export async function mountHotplugVolumes(
   try {
     await deps.hotplug.mount(launcherVmi);
   } catch (error) {
-    if (error instanceof WaitingForHotplugMount) {
-      deps.queue.addAfter(pass.key, 1000);
-    } else if (error instanceof NotExist) {
-      deps.events.event(pass.vmi, 'Warning', 'HotplugFailed', error.message);
-    } else {
-      throw error;
-    }
+    const reasons = error instanceof AggregateError ? error.errors.map(asError) : [asError(error)];
+    const others = reasons.filter((reason) => {
+      if (reason instanceof WaitingForHotplugMount) {
+        deps.queue.addAfter(pass.key, 1000);
+        return false;
+      }
+      if (!(reason instanceof NotExist)) return true;
+      deps.events.event(pass.vmi, 'Warning', 'HotplugFailed', reason.message);
+      return false;
+    });
+    const [first] = others;
+    if (first === undefined) return;
+    throw others.length === 1 ? first : new Error(others.map(({ message }) => message).join('; '));
   }
 }

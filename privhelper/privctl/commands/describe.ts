@@ -35,6 +35,7 @@ const namespaces: Readonly<Record<Namespace, string>> = {
   [Namespace.POD_NETWORK]: 'pod network',
   [Namespace.LAUNCHER_MOUNT]: 'launcher mount',
   [Namespace.CONTAINER_DISK_MOUNT]: 'disk mount',
+  [Namespace.ATTACHMENT_MOUNT]: 'attachment mount',
 };
 
 const effects: Readonly<Record<Effect, string>> = {

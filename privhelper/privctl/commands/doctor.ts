@@ -19,9 +19,9 @@ import {
 } from '../../inspect/health.js';
 import { maxMountinfoBytes, parseMountinfo } from '../../inspect/mountinfo.js';
 import { readBounded } from '../../inspect/proc.js';
+import { HotplugRecords } from '../../pods/hotplug-records.js';
 import { MountRecords } from '../../pods/records.js';
 import { choosePolicy } from '../../policy/choose.js';
-import type { Policy } from '../../policy/policy.js';
 import { readVersion } from '../../version.js';
 import { callError } from '../helper.js';
 import { CommandError, count, exitCodes, section, table } from '../output.js';
@@ -37,7 +37,7 @@ interface Seen {
 }
 
 export async function doctor(session: Session): Promise<void> {
-  const { policyFile, stateDir, auditFile, kubeletPodsDir: given } = session.options;
+  const { policyFile, stateDir, hotplugStateDir, auditFile, kubeletPodsDir: given } = session.options;
   const overrides = { kubeletPodsDir: given };
   const { policy } = choosePolicy({ policyFile, overrides, uid: 0 });
   const { helper, pods, problem } = await see(session);
@@ -66,7 +66,12 @@ export async function doctor(session: Session): Promise<void> {
     [
       'LEFT BEHIND',
       leftoverFindings({
-        records: helper?.records ?? recordsOf(stateDir, kubeletPodsDir, policy),
+        records:
+          helper?.records ??
+          recordsOf(() => new MountRecords(stateDir, kubeletPodsDir, policy), kubeletPodsDir),
+        hotplugRecords:
+          helper?.hotplugRecords ??
+          recordsOf(() => new HotplugRecords(hotplugStateDir, kubeletPodsDir, policy), kubeletPodsDir),
         pods,
         hostMounts: mounts,
         kubeletPodsDir,
@@ -129,8 +134,8 @@ async function see(session: Session): Promise<Seen> {
   }
 }
 
-function recordsOf(stateDir: string, kubeletPodsDir: string, policy: Policy) {
-  const records = quietly(() => new MountRecords(stateDir, kubeletPodsDir, policy).list()) ?? [];
+function recordsOf(open: () => MountRecords | HotplugRecords, kubeletPodsDir: string) {
+  const records = quietly(() => open().list()) ?? [];
   return records.map((record) => ({
     ...record,
     podPresent: record.podUid !== '' && existsSync(join(kubeletPodsDir, record.podUid)),

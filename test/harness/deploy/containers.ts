@@ -58,6 +58,7 @@ export class Containers implements Programs {
       socketDir: this.#hostPath('/run/virt-privsep'),
       privateDir: this.#hostPath('/var/run/kubevirt-private'),
       mountRecordDir: this.#hostPath('/var/run/kubevirt-private/container-disk-mount-state'),
+      hotplugRecordDir: this.#hostPath('/var/run/kubevirt-private/hotplug-volume-mount-state'),
       pluggedDevicesDir: this.#hostPath('/var/run/kubevirt-private/plugged-block-devices'),
       auditFile: this.#hostPath('/var/log/virt-privsep/audit.jsonl'),
     };

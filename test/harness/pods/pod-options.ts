@@ -1,5 +1,6 @@
 /** What a launcher pod is made from. */
 import type { CgroupDriver } from './cgroup.js';
+import type { EmptyDir } from './pod.js';
 
 export interface ContainerDiskSource {
   /** Index of the volume in the VMI's spec. */
@@ -26,6 +27,8 @@ export interface PodOptions {
   /** Marks a pod whose container disks the node agent has to mount (default true). */
   readonly bindMountedContainerDisks?: boolean;
   readonly cgroupDriver?: CgroupDriver;
+  /** emptyDirs of the pod; all of a launcher's when absent. */
+  readonly emptyDirs?: readonly EmptyDir[];
 }
 
 /** What a pod needs to know about its node. */

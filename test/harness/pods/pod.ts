@@ -33,7 +33,11 @@ const emptyDirs = {
   'libvirt-runtime': '/run/libvirt',
   'ephemeral-disks': '/run/kubevirt-ephemeral-disks',
   'container-disks': '/run/kubevirt/container-disks',
+  'hotplug-disks': '/run/kubevirt/hotplug-disks',
 } as const;
+
+/** Those that see what is mounted on the host later. */
+const fromHost: readonly string[] = ['container-disks', 'hotplug-disks'];
 
 export type EmptyDir = keyof typeof emptyDirs;
 
@@ -169,7 +173,8 @@ export class Pod implements NamespaceOwner {
     mkdirSync(join(this.directory, 'containers'), { mode: 0o750 });
     mkdirSync(join(this.directory, 'volumes'), { mode: 0o750 });
     mkdirSync(join(this.directory, 'volumes/kubernetes.io~empty-dir'), { mode: 0o750 });
-    for (const volume of Object.keys(emptyDirs) as EmptyDir[]) {
+    const all = Object.keys(emptyDirs) as EmptyDir[];
+    for (const volume of this.options.emptyDirs ?? all) {
       const directory = this.emptyDir(volume);
       mkdirSync(directory);
       chownSync(directory, 0, qemuUser);
@@ -227,7 +232,7 @@ export class Pod implements NamespaceOwner {
       // Parents before what is mounted in them.
       .sort((a, b) => emptyDirs[a].length - emptyDirs[b].length)
       .flatMap((volume) => [
-        volume === 'container-disks' ? 'hostToContainer' : 'volume',
+        fromHost.includes(volume) ? 'hostToContainer' : 'volume',
         this.emptyDir(volume),
         emptyDirs[volume],
       ]);

@@ -22,6 +22,7 @@ export class ChildProcesses implements Programs {
       socketDir: at('run'),
       privateDir: at('private'),
       mountRecordDir: at('mount-state'),
+      hotplugRecordDir: at('hotplug-state'),
       pluggedDevicesDir: at('plugged'),
       auditFile: at('audit/audit.jsonl'),
     };
@@ -44,7 +45,8 @@ export class ChildProcesses implements Programs {
   }
 
   async start(which: ProgramName, extra: readonly string[], log: number): Promise<Component> {
-    const { socketDir, privateDir, mountRecordDir, pluggedDevicesDir, auditFile } = this.paths;
+    const { socketDir, privateDir, mountRecordDir, hotplugRecordDir, pluggedDevicesDir, auditFile } =
+      this.paths;
     const [entry, user, args] =
       which === 'helper'
         ? [
@@ -52,7 +54,8 @@ export class ChildProcesses implements Programs {
             undefined,
             [
               ...['--socket-dir', socketDir, '--kubelet-pods-dir', this.node.podsDir],
-              ...['--state-dir', mountRecordDir, '--plugged-devices-dir', pluggedDevicesDir],
+              ...['--state-dir', mountRecordDir, '--hotplug-state-dir', hotplugRecordDir],
+              ...['--plugged-devices-dir', pluggedDevicesDir],
               ...['--audit-file', auditFile],
               ...['--agent-uid', String(agentUser), '--agent-gid', String(agentUser)],
               ...['--uid', String(helperUser), '--gid', String(helperUser)],

@@ -20,6 +20,7 @@ export interface ProgramPaths {
   readonly socketDir: string;
   readonly privateDir: string;
   readonly mountRecordDir: string;
+  readonly hotplugRecordDir: string;
   readonly pluggedDevicesDir: string;
   readonly auditFile: string;
 }

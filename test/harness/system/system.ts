@@ -316,7 +316,8 @@ export class System {
   /** What agent and helper keep on disk about VMs: ghost records, network states, mount records, plugged devices. */
   state(): string[] {
     const directories = ['ghost-records', 'network-info-cache'].map((name) => join(this.privateDir, name));
-    return [...directories, this.mountRecordDir, this.programs.paths.pluggedDevicesDir].flatMap((directory) =>
+    const { hotplugRecordDir, pluggedDevicesDir } = this.programs.paths;
+    return [...directories, this.mountRecordDir, hotplugRecordDir, pluggedDevicesDir].flatMap((directory) =>
       readdirIfThere(directory).map((name) => join(directory, name)),
     );
   }

@@ -14,6 +14,7 @@ import {
 } from '@bufbuild/protobuf';
 import { Device, DeviceService } from '../../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { HelperService } from '../../../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import { HotplugService, PlugKind } from '../../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import { InspectService } from '../../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import {
   type ApplyRequest,
@@ -30,6 +31,7 @@ import {
 } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { methodName } from '../../../privhelper/declarations.js';
 import { type Entry, inspection, type Subject, table } from '../../../privhelper/dispatch.js';
+import { claimVolume } from '../../integration/privhelper-fixture.js';
 
 /** What a request is made for. */
 export interface Target {
@@ -47,7 +49,7 @@ export interface Target {
  * reports what is there.
  */
 export interface Use {
-  readonly entry: `${'sockets' | 'public' | 'private' | 'container-disks'}/${string}`;
+  readonly entry: `${'sockets' | 'public' | 'private' | 'container-disks' | 'hotplug-disks'}/${string}`;
   readonly how: 'connect' | 'pin' | 'make' | 'look';
 }
 
@@ -113,6 +115,7 @@ const diskPeer: Use = { entry: 'container-disks/disk_0.sock', how: 'connect' };
 const iso: Use = { entry: 'private/config-map-disks/config.iso', how: 'look' };
 const bootPeer: Use = { entry: 'container-disks/kernel-boot.sock', how: 'connect' };
 const bootDirectory: Use = { entry: 'container-disks/kernel-boot', how: 'make' };
+const plugged: Use = { entry: 'hotplug-disks/srv.img', how: 'make' };
 const diskImage: Use = { entry: 'container-disks/disk_0.img', how: 'make' };
 
 interface Container {
@@ -135,6 +138,17 @@ const containers = [
   ],
 ] as const;
 const firstDisk = { container: { case: 'volumeIndex' as const, value: 0 } };
+
+/** What every attachment container has beside its volumes. */
+const volumesOfNone = ['dev', 'path', 'proc', 'sys'].map(
+  (name) =>
+    [
+      'volume',
+      (request: { volume: string }) => {
+        request.volume = name;
+      },
+    ] as const,
+);
 
 /** A change of one attachment of a network set-up. */
 function attachment(at: number, field: string, change: (attachment: Attachment) => void) {
@@ -300,6 +314,41 @@ const lines: readonly Line[] = [
   line(StorageService.method.unmountContainerDisks, pod, {
     uses: [launcher, { ...diskSocket, how: 'make' }, diskImage, bootDirectory],
   }),
+
+  line(
+    HotplugService.method.plugFilesystem,
+    (target) => ({
+      ...pod(target),
+      attachmentPodUid: target.attachmentPodUid,
+      volume: claimVolume,
+      kind: PlugKind.DISK,
+    }),
+    {
+      uses: [launcher, plugged],
+      wrong: [
+        [
+          'attachment_pod_uid',
+          (request) => {
+            request.attachmentPodUid = request.pod?.podUid ?? '';
+          },
+        ],
+        ...volumesOfNone,
+        [
+          'kind',
+          (request) => {
+            request.kind = PlugKind.BLOCK;
+          },
+        ],
+      ],
+    },
+  ),
+  line(HotplugService.method.list, pod, { uses: [launcher, { ...plugged, how: 'look' }] }),
+  line(
+    HotplugService.method.unplug,
+    (target) => ({ ...pod(target), volume: claimVolume, kind: PlugKind.DISK }),
+    { uses: [launcher, plugged], wrong: volumesOfNone },
+  ),
+  line(HotplugService.method.unplugAll, pod, { uses: [launcher, plugged] }),
 
   line(
     DeviceService.method.claim,

@@ -23,12 +23,13 @@ const asLauncher = `exec setpriv --reuid ${qemuUser} --regid ${qemuUser} --clear
 /** What others have mounted in /tmp comes and goes as they do. */
 export const leaveForeignMounts =
   'awk \'$5 ~ /^\\/tmp\\// { print $5 }\' /proc/self/mountinfo | while read -r each; do umount -l "$each" || true; done';
-/** $1 is the container-disks volume. */
+/** $1 is the container-disks volume, $2 is hotplug-disks. */
 const launcherNamespaces = `set -e; ${joinCgroups}
 ${leaveForeignMounts}
 mount -t tmpfs -o mode=755 tmpfs /run
-mkdir -p /run/kubevirt/container-disks
+mkdir -p /run/kubevirt/container-disks /run/kubevirt/hotplug-disks
 mount --bind "$1" /run/kubevirt/container-disks; shift
+mount --bind "$1" /run/kubevirt/hotplug-disks; shift
 mount -t tmpfs -o mode=755 tmpfs /dev
 mkdir /dev/net
 mknod -m 666 /dev/null c 1 3; mknod -m 666 /dev/urandom c 1 9; mknod -m 600 /dev/net/tun c 10 200
@@ -152,8 +153,8 @@ export class WholePod {
 
   /** A launcher that listens, in the place of one that was killed. */
   async startLauncher(): Promise<void> {
-    const volume = this.pod.volume('container-disks');
-    this.launcherProcess = await this.start(['--net', '--mount'], launcherNamespaces, [volume]);
+    const volumes = ['container-disks', 'hotplug-disks'].map((name) => this.pod.volume(name));
+    this.launcherProcess = await this.start(['--net', '--mount'], launcherNamespaces, volumes);
     await this.launcherProcess.listen('sockets/launcher-sock');
   }
 
@@ -166,7 +167,7 @@ export class WholePod {
   }
 
   private async startAttachment(): Promise<void> {
-    await (await this.attachment.process()).tell('listen', 'hotplug-disks/hp.sock');
+    await this.attachment.attachment();
   }
 
   /** Puts back what calls have removed or left, in the pod's own volumes whatever is at their place now. */

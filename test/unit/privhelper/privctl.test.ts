@@ -22,7 +22,7 @@ import { findMethod } from '../../../privhelper/privctl/commands/describe.js';
 import { commands } from '../../../privhelper/privctl/commands.js';
 import { bashCompletion, commandHelp, overview } from '../../../privhelper/privctl/help.js';
 import { age, bytes, CommandError, printable, table } from '../../../privhelper/privctl/output.js';
-import { podA, podB, vmiA } from './fakes.js';
+import { podA, podB, vmiA, vmiB } from './fakes.js';
 
 describe('tables', () => {
   it('align, mark what is empty and leave out what nobody has', () => {
@@ -238,6 +238,7 @@ describe('doctor', () => {
       `${pods}/${uid}/volumes/kubernetes.io~empty-dir/container-disks/disk_0.img`;
     const mount = (path: string) => `30 21 0:26 / ${path} ro - tmpfs x rw`;
     const facts = {
+      hotplugRecords: [{ vmiUid: vmiB, podUid: podB, disks: 1, podPresent: false }],
       records: [
         { vmiUid: vmiA, podUid: podB, disks: 2, podPresent: false },
         { vmiUid: vmiA, podUid: podA, disks: 1, podPresent: true },
@@ -248,10 +249,11 @@ describe('doctor', () => {
       interrupted: 1,
     };
     const findings = leftoverFindings(facts);
-    expect(findings.map((each) => each.status)).toEqual(['warn', 'warn', 'warn', 'warn']);
+    expect(findings.map((each) => each.status)).toEqual(['warn', 'warn', 'warn', 'warn', 'warn']);
     expect(findings[0]?.advice).toContain(podB);
-    expect(findings[2]?.finding).toBe(disks(podA));
-    const none = { ...facts, records: [], pods: [], hostMounts: [], interrupted: 0 };
+    expect(findings[1]?.advice).toContain('HotplugService.UnplugAll');
+    expect(findings[3]?.finding).toBe(disks(podA));
+    const none = { ...facts, records: [], hotplugRecords: [], pods: [], hostMounts: [], interrupted: 0 };
     expect(leftoverFindings(none).every((each) => each.status === 'ok')).toBe(true);
   });
 

@@ -14,6 +14,7 @@ describe('flags', () => {
       uid: 65530,
       gid: 65530,
       stateDir: '/var/run/kubevirt-private/container-disk-mount-state',
+      hotplugStateDir: '/var/run/kubevirt-private/hotplug-volume-mount-state',
       pluggedDevicesDir: '/var/run/kubevirt-private/plugged-block-devices',
       auditFile: '/var/log/virt-privsep/audit.jsonl',
       hostNetns: '/proc/1/ns/net',

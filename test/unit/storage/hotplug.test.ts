@@ -1,27 +1,179 @@
-import { describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it } from 'vitest';
+import type { PodRef } from '../../../agent/api/pod-ref.js';
 import type { Vmi } from '../../../agent/api/vmi.js';
-import { NotExist } from '../../../agent/reconcile/ports.js';
-import { NoHotplugVolumes } from '../../../agent/storage/hotplug.js';
+import { NotExist, WaitingForHotplugMount } from '../../../agent/reconcile/ports.js';
+import {
+  HelperHotplugVolumes,
+  type HotplugHelper,
+  type PluggedVolume,
+  type PlugResult,
+} from '../../../agent/storage/hotplug.js';
+import type { VolumeKind } from '../../../agent/storage/hotplug-volumes.js';
+import { silentLog } from '../status/fakes.js';
 
-function vmi(spec: object, volumeStatus: object[]): Vmi {
-  return { metadata: { name: 'vm', namespace: 'ns', uid: 'u1' }, spec, status: { volumeStatus } } as Vmi;
+const none: ReadonlySet<string> = new Set();
+
+/** Answers as told; remembers what was plugged. */
+class FakeHotplugHelper implements HotplugHelper {
+  readonly calls: string[] = [];
+  readonly results = new Map<string, PlugResult | Error>();
+  readonly stuck = new Set<string>();
+  plugged: PluggedVolume[] = [];
+  problems: string[] = [];
+
+  async plugFilesystem({ podUid }: PodRef, from: string, volume: string, kind: 'disk' | 'directory') {
+    return this.plug(`plug ${volume} ${kind} of ${from} into ${podUid}`, volume, kind);
+  }
+
+  async listPlugged({ podUid }: PodRef) {
+    this.calls.push(`list ${podUid}`);
+    return this.plugged;
+  }
+
+  async unplug(_pod: PodRef, volume: string, kind: VolumeKind) {
+    this.calls.push(`unplug ${volume} ${kind}`);
+    if (this.stuck.has(volume)) throw new Error(`${volume} is stuck`);
+    this.plugged = this.plugged.filter((each) => each.volume !== volume);
+    return true;
+  }
+
+  async unplugAll({ podUid }: PodRef) {
+    this.calls.push(`unplug all of ${podUid}`);
+    this.plugged = [];
+    return this.problems;
+  }
+
+  private plug(call: string, volume: string, kind: VolumeKind): PlugResult {
+    this.calls.push(call);
+    const result = this.results.get(volume) ?? 'changed';
+    if (result instanceof Error) throw result;
+    if (result === 'changed') this.plugged.push({ volume, kind, plugged: true, recorded: true });
+    return result;
+  }
 }
 
-const plugged = { name: 'data', target: '', hotplugVolume: { attachPodUID: 'a1' } };
+let helper: FakeHotplugHelper;
+let local: Set<string>;
+let pods: string[];
+let volumes: HelperHotplugVolumes;
 
-describe('NoHotplugVolumes', () => {
-  const volumes = new NoHotplugVolumes();
+beforeEach(() => {
+  helper = new FakeHotplugHelper();
+  local = new Set(['lp']);
+  pods = ['lp'];
+  volumes = new HelperHotplugVolumes({
+    helper,
+    node: 'me',
+    hasVolumes: (podUid) => local.has(podUid),
+    podsOf: () => pods,
+    log: silentLog(),
+  });
+});
 
-  it('has nothing to do without hotplugged volumes, or once they left the spec', async () => {
-    await volumes.mount(vmi({ volumes: [{ name: 'root' }] }, [{ name: 'root', target: 'vda' }]));
-    await volumes.mount(vmi({ volumes: [] }, [plugged]));
+/** Hot-plugged claims, by name: in the spec, in the status, or in both. */
+function vmi(spec: readonly string[], status: readonly string[] = spec, more: object = {}): Vmi {
+  return {
+    metadata: { name: 'vm', namespace: 'ns', uid: 'u1' },
+    spec: {
+      volumes: spec.map((name) => ({ name, persistentVolumeClaim: { claimName: name, hotpluggable: true } })),
+    },
+    status: {
+      activePods: { lp: 'me', elsewhere: 'other' },
+      volumeStatus: status.map((name) => ({
+        name,
+        target: '',
+        hotplugVolume: { attachPodUID: `of-${name}` },
+      })),
+      ...more,
+    },
+  } as unknown as Vmi;
+}
+
+describe('hot-plugged volumes of a pod', () => {
+  it('AFT-036 are tried each for itself, and what keeps some back is told', async () => {
+    helper.results.set('late', 'not-ready');
+    helper.results.set('empty', 'missing');
+    helper.results.set('gone', 'missing');
+    const all = vmi(['late', 'empty', 'good', 'gone']);
+    const failure = await volumes.mount(all).catch((error: unknown) => error);
+    expect(helper.plugged.map(({ volume }) => volume)).toEqual(['good']);
+    expect(failure).toBeInstanceOf(AggregateError);
+    const { errors } = failure as AggregateError;
+    // One event for all that are missing, and one more look.
+    expect(errors.map((each: Error) => each.constructor)).toEqual([NotExist, WaitingForHotplugMount]);
+    expect(errors[0].message).toContain('of-empty has no disk.img');
+    expect(errors[0].message).toContain('of-gone has no disk.img');
   });
 
-  it('says which volumes it does not attach, so that the VM keeps running', async () => {
-    const pass = volumes.mount(vmi({ volumes: [{ name: 'data' }] }, [plugged]));
-    await expect(pass).rejects.toBeInstanceOf(NotExist);
-    await expect(pass).rejects.toThrow('hotplug volumes are not supported by this version: data');
-    const utility = volumes.mount(vmi({ utilityVolumes: [{ name: 'data' }] }, [plugged]));
-    await expect(utility).rejects.toBeInstanceOf(NotExist);
+  it('AFT-036 fail with what is neither missing nor late, once the others were tried', async () => {
+    helper.results.set('bad', new Error('refused'));
+    await expect(volumes.mount(vmi(['bad', 'good']))).rejects.toThrow(
+      'failed to mount filesystem hotplug volume bad: refused',
+    );
+    expect(helper.plugged.map(({ volume }) => volume)).toEqual(['good']);
+  });
+
+  it('AFT-032 are left to unmounting once they left the spec, and need no attachment pod for that', async () => {
+    await volumes.mount(vmi(['data']));
+    const removed = vmi([], ['data']);
+    helper.calls.length = 0;
+    await volumes.mount(removed);
+    expect(helper.calls).toEqual([]);
+    // The guest still has it.
+    await volumes.unmount(removed, new Set(['data']));
+    expect(helper.plugged).toHaveLength(1);
+    await volumes.unmount(removed, none);
+    expect(helper.calls.at(-1)).toBe('unplug data disk');
+    expect(await volumes.isMounted(removed, 'data')).toBe(false);
+  });
+
+  it('STO-023 that cannot be unmounted stay recorded and do not keep the others', async () => {
+    await volumes.mount(vmi(['a', 'b', 'c']));
+    helper.stuck.add('a');
+    await expect(volumes.unmount(vmi(['c'], ['a', 'b', 'c']), none)).rejects.toThrow(
+      'failed to cleanup hotplug mounts for VMI vm: volume a: a is stuck',
+    );
+    expect(helper.plugged.map(({ volume }) => volume)).toEqual(['a', 'c']);
+  });
+
+  it('cost a VMI without any nothing after the first look', async () => {
+    const plain = vmi([]);
+    await volumes.mount(plain);
+    await volumes.unmount(plain, none);
+    await volumes.unmount(plain, none);
+    expect(helper.calls).toEqual(['list lp']);
+    await volumes.mount(vmi(['data']));
+    await volumes.unmount(plain, none);
+    expect(helper.calls.at(-1)).toBe('unplug data disk');
+  });
+
+  it.each([[[]], [['lp', 'elsewhere']]])('are left alone while the pod is one of %j', async (present) => {
+    await volumes.mount(vmi(['data']));
+    local = new Set(present);
+    helper.calls.length = 0;
+    await volumes.mount(vmi(['data', 'more']));
+    await volumes.unmount(vmi([], ['data']), none);
+    expect(helper.calls).toEqual([]);
+    await expect(volumes.isMounted(vmi(['data']), 'data')).rejects.toThrow(
+      'Unable to determine virt-launcher UID',
+    );
+  });
+
+  it('go with every pod that the node remembers, whatever is in the way', async () => {
+    pods = ['lp', 'before'];
+    helper.problems = ['umount2 data.img: EBUSY'];
+    await volumes.unmountAll({ namespace: 'ns', name: 'vm', uid: 'u1' });
+    expect(helper.calls).toEqual(['unplug all of lp', 'unplug all of before']);
+    await volumes.unmountAll({ namespace: 'ns', name: 'vm', uid: '' });
+    expect(helper.calls).toHaveLength(2);
+  });
+
+  it('STO-024 all come from the given attachment pod on the target of a migration', async () => {
+    await volumes.mount(vmi(['a', 'b']), 'target-attachment');
+    expect(helper.calls).toEqual([
+      'plug a disk of target-attachment into lp',
+      'plug b disk of target-attachment into lp',
+    ]);
+    expect(helper.plugged).toHaveLength(2);
   });
 });

@@ -1,0 +1,120 @@
+#include "hotplug.h"
+#include "napi_addon.h"
+
+namespace privsep {
+
+namespace {
+
+constexpr size_t kMaxName = 255;
+
+Napi::Value boolean(Napi::Env env, bool& value) { return Napi::Boolean::New(env, value); }
+
+PlugKind plug_kind(Arguments& arguments, const Napi::Value& value) {
+  std::string kind = arguments.string(value, "kind", kMaxName);
+  if (kind != "disk" && kind != "directory") arguments.fail(Error::refusal(EINVAL, "argument kind"));
+  return kind == "disk" ? PlugKind::kDisk : PlugKind::kDirectory;
+}
+
+// { uid, gid }
+PlugOwner plug_owner(Arguments& arguments, const Napi::Value& value) {
+  Napi::Object owner = arguments.object(value, "owner");
+  return {arguments.id(owner.Get("uid"), "owner.uid"), arguments.id(owner.Get("gid"), "owner.gid")};
+}
+
+// listPlugged(call, podsDir, podUid, launcher | null)
+Napi::Value list_plugged_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  bool gone = info[3].IsNull();
+  Launcher launcher = gone ? Launcher() : arguments.launcher(info[3]);
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, gone, launcher = std::move(launcher)](Home& home, const Deadline&) {
+        return list_plugged(home, pods.get(), *pod, gone ? nullptr : &launcher);
+      },
+      [](Napi::Env env, std::vector<PluggedEntry>& entries) -> Napi::Value {
+        Napi::Array list = Napi::Array::New(env, entries.size());
+        for (uint32_t i = 0; i < entries.size(); ++i) {
+          Napi::Object entry = Napi::Object::New(env);
+          entry.Set("name", entries[i].name);
+          entry.Set("mounted", entries[i].mounted);
+          entry.Set("block", entries[i].block);
+          list.Set(i, entry);
+        }
+        return list;
+      });
+}
+
+// ownPlugged(call, podsDir, podUid, launcher, volume, kind, owner)
+Napi::Value own_plugged_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  Launcher launcher = arguments.launcher(info[3]);
+  std::string volume = arguments.string(info[4], "volume", kMaxName);
+  PlugKind kind = plug_kind(arguments, info[5]);
+  PlugOwner owner = plug_owner(arguments, info[6]);
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, launcher = std::move(launcher), volume, kind, owner](Home& home, const Deadline&) {
+        return own_plugged(home, pods.get(), *pod, launcher, volume, kind, owner);
+      },
+      [](Napi::Env env, Owned& owned) -> Napi::Value {
+        return Napi::String::New(env, owned == Owned::kAbsent    ? "absent"
+                                      : owned == Owned::kChanged ? "changed"
+                                                                 : "unchanged");
+      });
+}
+
+// plugFilesystem(call, podsDir, podUid, launcher, attachmentPodUid, volume, kind, owner)
+Napi::Value plug_filesystem_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  Launcher launcher = arguments.launcher(info[3]);
+  auto attachment = arguments.pod_uid(info[4]);
+  std::string volume = arguments.string(info[5], "volume", kMaxName);
+  PlugKind kind = plug_kind(arguments, info[6]);
+  PlugOwner owner = plug_owner(arguments, info[7]);
+  MountLock* lock = &addon.mount_lock;
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, launcher = std::move(launcher), attachment, volume, kind, owner, lock](
+          Home& home, const Deadline& deadline) {
+        return plug_filesystem(home, *lock, pods.get(), *pod, launcher, *attachment, volume, kind, owner, deadline);
+      },
+      [](Napi::Env env, PlugOutcome& outcome) -> Napi::Value {
+        return Napi::String::New(env, outcome == PlugOutcome::kPlugged    ? "plugged"
+                                      : outcome == PlugOutcome::kNotReady ? "not-ready"
+                                                                          : "missing");
+      });
+}
+
+// unplug(call, podsDir, podUid, launcher | null, name)
+Napi::Value unplug_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  bool gone = info[3].IsNull();
+  Launcher launcher = gone ? Launcher() : arguments.launcher(info[3]);
+  std::string name = arguments.string(info[4], "name", kMaxName);
+  MountLock* lock = &addon.mount_lock;
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, gone, launcher = std::move(launcher), name, lock](Home& home, const Deadline&) {
+        return unplug(home, *lock, pods.get(), *pod, gone ? nullptr : &launcher, name);
+      },
+      boolean);
+}
+
+}  // namespace
+
+void define_hotplug(Addon& addon, Napi::Object exports) {
+  addon.define(exports, "listPlugged", list_plugged_call);
+  addon.define(exports, "ownPlugged", own_plugged_call);
+  addon.define(exports, "plugFilesystem", plug_filesystem_call);
+  addon.define(exports, "unplug", unplug_call);
+}
+
+}  // namespace privsep
