@@ -1,7 +1,6 @@
 #include "volume_file.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 
 #include "walk.h"
@@ -35,17 +34,6 @@ bool is_equal(int directory, const std::string& name, const std::string& content
   return found == content;
 }
 
-Result<std::string> temporary_name(const std::string& name) {
-  unsigned char random[8];
-  if (::getrandom(random, sizeof random, 0) != sizeof random) return Error::last("getrandom");
-  std::string suffix;
-  for (unsigned char byte : random) {
-    suffix += "0123456789abcdef"[byte >> 4];
-    suffix += "0123456789abcdef"[byte & 15];
-  }
-  return "." + name + "." + suffix;
-}
-
 Status fill(int file, const std::string& content, const FileOwner& owner, const std::string& name) {
   for (size_t written = 0; written < content.size();) {
     ssize_t n = ::write(file, content.data() + written, content.size() - written);
@@ -73,19 +61,21 @@ Result<WriteOutcome> write_volume_file(int pods_dir, const PodUid& pod, PodVolum
   auto before = stat_entry(directory->get(), name, name);
   if (!before) return before.error();
 
-  auto temporary = temporary_name(name);
-  if (!temporary) return temporary.error();
-  auto file = walk(directory->get(), *temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, kNoLinks, name, 0600);
+  // Always the same one: what a killed call left there goes with the next.
+  const std::string temporary = "." + name + ".new";
+  if (::unlinkat(directory->get(), temporary.c_str(), 0) != 0 && errno != ENOENT)
+    return Error::last("unlinkat " + temporary);
+  auto file = walk(directory->get(), temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, kNoLinks, name, 0600);
   if (!file) return file.error();
   auto filled = fill(file->get(), content, owner, name);
   if (!filled) {
     Error error = filled.error();
-    error.unchanged = ::unlinkat(directory->get(), temporary->c_str(), 0) == 0;
+    error.unchanged = ::unlinkat(directory->get(), temporary.c_str(), 0) == 0;
     return error;
   }
-  if (::renameat(directory->get(), temporary->c_str(), directory->get(), name.c_str()) != 0) {
+  if (::renameat(directory->get(), temporary.c_str(), directory->get(), name.c_str()) != 0) {
     Error error = Error::last("renameat " + name);
-    error.unchanged = ::unlinkat(directory->get(), temporary->c_str(), 0) == 0;
+    error.unchanged = ::unlinkat(directory->get(), temporary.c_str(), 0) == 0;
     return error;
   }
   // The pod may have put something else in the place of the temporary file just before.

@@ -1,5 +1,6 @@
 // Failures and deaths at every point of apply_network, in real namespaces.
 #include <cerrno>
+#include <optional>
 
 #include "check.h"
 #include "net_fixture.h"
@@ -14,11 +15,12 @@ struct Scenario {
   Pod::Addresses addresses;
   bool secondary;
   NetworkPlan plan;
-  std::string wanted;  // end state of an undisturbed call
-  unsigned steps = 0;  // that it took
+  std::optional<NetworkPlan> earlier;  // a set-up that is there already
+  std::string wanted;                  // end state of an undisturbed call
+  unsigned steps = 0;                  // that it took
 
-  Scenario(Pod::Addresses addresses, bool secondary, NetworkPlan plan)
-      : addresses(addresses), secondary(secondary), plan(std::move(plan)) {
+  Scenario(Pod::Addresses addresses, bool secondary, NetworkPlan plan, std::optional<NetworkPlan> earlier = {})
+      : addresses(addresses), secondary(secondary), plan(std::move(plan)), earlier(std::move(earlier)) {
     Pod pod = make_pod();
     Pod::Outcome first = pod.apply(this->plan);
     check_that(first.kind == Kind::kChanged, "undisturbed");
@@ -32,6 +34,7 @@ struct Scenario {
   Pod make_pod() const {
     Pod pod(addresses);
     if (secondary) pod.add_secondary();
+    if (earlier) check_that(pod.apply(*earlier).kind == Kind::kChanged, "set up before");
     return pod;
   }
 };
@@ -98,6 +101,20 @@ void every_fault(const Scenario& it) {
   busy_anywhere(it);
 }
 
+// Of a secondary network beside a primary one that is in use.
+NetworkPlan only_secondary() {
+  NetworkPlan plan = with_secondary(masquerade_plan());
+  plan.attachments.erase(plan.attachments.begin());
+  return plan;
+}
+
+NetworkPlan unplug_of(const char* pod_interface, bool primary) {
+  NetworkPlan plan;
+  plan.uid = plan.gid = 107;
+  plan.detachments.push_back({pod_interface, primary});
+  return plan;
+}
+
 }  // namespace
 
 TEST(faults_of_masquerade_binding) { every_fault({Pod::Addresses::kDual, false, masquerade_plan()}); }
@@ -108,6 +125,18 @@ TEST(faults_of_managed_tap_and_passt) {
   NetworkPlan plan = managed_tap_plan();
   plan.passt_gid = 107;
   every_fault({Pod::Addresses::kIpv4, false, plan});
+}
+
+TEST(faults_of_hotplug) { every_fault({Pod::Addresses::kDual, true, only_secondary(), masquerade_plan()}); }
+
+TEST(faults_of_unplug) {
+  for (const Scenario& it :
+       {Scenario(Pod::Addresses::kDual, true, unplug_of("pod16477688c0e", false), with_secondary(masquerade_plan())),
+        Scenario(Pod::Addresses::kDual, true, unplug_of("pod16477688c0e", false), with_secondary(bridge_plan())),
+        Scenario(Pod::Addresses::kDual, false, unplug_of("eth0", true), masquerade_plan())}) {
+    killed_anywhere(it);
+    busy_anywhere(it);
+  }
 }
 
 TEST(faults_of_two_bindings) {
@@ -137,9 +166,7 @@ TEST(a_failed_undo_is_told) {
 }
 
 TEST(faults_of_detachment) {
-  NetworkPlan unplug;
-  unplug.uid = unplug.gid = 107;
-  unplug.detachments.push_back({"pod16477688c0e", false});
+  NetworkPlan unplug = unplug_of("pod16477688c0e", false);
   for (unsigned n = 1; n <= 3; ++n) {
     for (int fault : {EPERM, EBUSY, Pod::kKill}) {
       Pod pod(Pod::Addresses::kIpv4);

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "check.h"
+#include "../src/net_observe.h"
 #include "net_fixture.h"
 
 using namespace privsep;
@@ -70,6 +71,22 @@ TEST(a_pod_is_described) {
   CHECK(bridge->kind == "bridge" && bridge->mac == "02:00:00:00:00:00" && bridge->route_localnet);
   CHECK(tap->kind == "tun" && tap->controller == bridge->index && tap->port_learning == true);
   CHECK(state->sysctls.ipv4_forwarding && state->sysctls.ipv6_forwarding);
+}
+
+TEST(operational_states_by_their_numbers) {
+  Inventory inventory;
+  for (uint8_t number = 0; number < 8; ++number) {
+    LinkRecord link;
+    link.index = number + 1u;
+    link.operstate = number;
+    inventory.links.push_back(link);
+  }
+  Result<NetworkState> state = describe(inventory);
+  REQUIRE(state);
+  std::vector<std::string> names;
+  for (const LinkState& link : state->links) names.push_back(link.operstate);
+  CHECK(names == std::vector<std::string>({"unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant",
+                                           "up", "unknown"}));
 }
 
 TEST(forbidden_namespaces_are_not_entered) {

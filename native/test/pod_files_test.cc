@@ -124,7 +124,11 @@ TEST(volume_files_are_replaced_whole) {
   write_file(canary, "canary");
   ::unlink(path.c_str());
   CHECK(::symlink(canary.c_str(), path.c_str()) == 0);
+  // As is what stands in the place of the temporary file, from a call that was killed or from the pod.
+  const std::string temporary = pods.volume("private") + "/.vif-cache-eth0.json.new";
+  CHECK(::symlink(canary.c_str(), temporary.c_str()) == 0);
   CHECK(*write("three") == WriteOutcome::kReplaced && read_file(path) == "three" && read_file(canary) == "canary");
+  CHECK(::lstat(temporary.c_str(), &st) != 0);
   CHECK(::lstat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode));
 
   ::unlink(path.c_str());

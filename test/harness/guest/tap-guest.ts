@@ -4,6 +4,7 @@
  */
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import type { DhcpLease } from '../launcher/dhcp.js';
 import { repositoryRoot } from '../pods/bundle.js';
 import { runVariable } from '../pods/leftovers.js';
 import { runInNetns } from '../pods/network.js';
@@ -59,6 +60,17 @@ export interface Echo {
   readonly mtu: number;
 }
 
+/** What a guest has been told by DHCP. The routes are those of RFC 3442: network, prefix length, gateway. */
+export interface GuestLease {
+  readonly address: string;
+  readonly mask: string;
+  readonly router: string;
+  readonly server: string;
+  readonly mtu: number;
+  readonly hostname: string;
+  readonly routes: readonly (readonly [string, number, string])[];
+}
+
 /** A network namespace from which a test asks others and in which it answers. */
 export class Station {
   /** `pid`: a process in the namespace. */
@@ -94,6 +106,20 @@ export class Station {
   async serve(...ports: number[]): Promise<() => Promise<void>> {
     const { stop } = await startProgram(this.node, this.pid, 'traffic.py', ['serve', ...ports.map(String)]);
     return stop;
+  }
+
+  /** Serves the lease in this namespace as the launcher of a pod does. Resolves to what ends it. */
+  async serveLease(lease: DhcpLease): Promise<() => Promise<void>> {
+    const { stop } = await startProgram(this.node, this.pid, '../launcher/dhcp-server.py', [
+      JSON.stringify(lease),
+    ]);
+    return stop;
+  }
+
+  /** Asks for a lease on a link without an address; null when nobody answers within `seconds`. */
+  async askLease(link: string, seconds: number): Promise<GuestLease | null> {
+    const answer = await runInNetns(this.pid, 'python3', [program('dhcp-client.py'), link, String(seconds)]);
+    return JSON.parse(answer) as GuestLease | null;
   }
 
   /** Link address of a neighbour. */

@@ -27,7 +27,7 @@ export interface DhcpLease {
 }
 
 /** The node agent's note about a bridge-bound interface (`vif-cache-<pod interface>.json`). */
-interface VifCache {
+export interface VifCache {
   readonly IP: '' | { readonly IP: string; readonly Mask: string };
   readonly MAC: string | null;
   readonly Gateway: string;

@@ -479,6 +479,31 @@ describe('what the helper is told', () => {
   });
 });
 
+describe('the target of a migration, which is given every network of the spec', () => {
+  const target = () => {
+    const object = vmi({ interface: { bridge: undefined, masquerade: {} } });
+    object.spec.networks?.push({ name: 'blue', multus: { networkName: 'nad' } });
+    object.spec.domain.devices.interfaces?.push({ name: 'blue', bridge: {}, state: 'absent' });
+    return object;
+  };
+
+  it('plumbs those that are not absent, and asks nothing of the others', async () => {
+    await networks.setup(target(), ['default', 'blue']);
+    expect(helper.applied).toMatchObject([{ attachments: [{ network: 'default' }], detachments: [] }]);
+    expect(readdirSync(join(directory, uid))).toEqual(['default']);
+  });
+
+  it('begins anew after a failure that was final, once it was torn down', async () => {
+    helper.applyError = helperFailure('failed', { unchanged: false });
+    await expect(networks.setup(target(), ['default', 'blue'])).rejects.toEqual(critical);
+    await expect(networks.setup(target(), ['default', 'blue'])).rejects.toThrow('cannot be restarted');
+    await networks.teardown({ namespace: 'ns', name: 'vm', uid });
+    helper.applyError = undefined;
+    await networks.setup(target(), ['default', 'blue']);
+    expect(record().networkState).toBe(2);
+  });
+});
+
 describe('teardown', () => {
   it('NET-026 forgets the VMI, and only logs when it cannot', async () => {
     await networks.setup(vmi(), ['default']);
