@@ -207,6 +207,21 @@ export interface ObservedDevice {
   readonly mode: number;
 }
 
+/** A device node in the launcher's /dev. */
+export interface DeviceNode {
+  /** Below /dev. */
+  readonly path: string;
+  readonly type: 'b' | 'c';
+  readonly major: number;
+  readonly minor: number;
+}
+
+/** The cgroup hierarchy that decides about devices: its root directory. */
+export interface DeviceHierarchy {
+  readonly root: number;
+  readonly version: 1 | 2;
+}
+
 /** A chain of the tables `ip nat` and `ip6 nat`. */
 export interface NatChainState {
   readonly family: 'ip' | 'ip6';
@@ -239,6 +254,11 @@ export interface Native {
    * where it is writable.
    */
   makeNetworkSysctlsWritable(): void;
+  /**
+   * Moves this thread, and those that it starts later, into a cgroup namespace, unless it is there. Before the
+   * privileged threads are started.
+   */
+  joinCgroupNamespace(path: string): void;
   /**
    * Starts privileged threads: keep-caps set, CLONE_FS unshared, permitted set = `permitted`,
    * effective and inheritable empty, bounding set cut to `permitted`.
@@ -448,6 +468,30 @@ export interface Native {
   ): Promise<ClaimOutcome[]>;
   /** All claimable devices. Changes nothing. */
   observeDevices(call: Call, launcher: Launcher): Promise<ObservedDevice[]>;
+
+  /** Device nodes in /dev and its directories that are no mounts; at most 4096 entries (else E2BIG). */
+  listDeviceNodes(call: Call, launcher: Launcher): Promise<DeviceNode[]>;
+  /**
+   * cgroup v2: makes the program (struct bpf_insn) the only one of the launcher's cgroup, and of crun's above it, in
+   * one step. False when it was already. The one before stays when it cannot be loaded.
+   */
+  replaceDevicePrograms(
+    call: Call,
+    hierarchy: DeviceHierarchy,
+    launcher: Launcher,
+    podUid: string,
+    instructions: Uint8Array,
+  ): Promise<boolean>;
+  /** cgroup v1: text of devices.list of the launcher's cgroup. */
+  readDeviceList(call: Call, hierarchy: DeviceHierarchy, launcher: Launcher, podUid: string): Promise<string>;
+  /** cgroup v1: writes to devices.allow and devices.deny, one after another, up to the first that fails. */
+  changeDeviceList(
+    call: Call,
+    hierarchy: DeviceHierarchy,
+    launcher: Launcher,
+    podUid: string,
+    changes: readonly { readonly allow: boolean; readonly rule: string }[],
+  ): Promise<void>;
 
   /** Sets or clears the append-only flag of a file that the helper owns. False: the file system has no such flag. */
   setAppendOnly(call: Call, fd: number, on: boolean): Promise<boolean>;

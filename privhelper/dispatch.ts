@@ -24,6 +24,7 @@ import { methodName } from './declarations.js';
 import type { Helper } from './helper.js';
 import type { Invocation } from './invocation.js';
 import * as device from './operations/device.js';
+import { setPolicy } from './operations/device-policy.js';
 import { explain } from './operations/explain.js';
 import * as helper from './operations/helper.js';
 import * as hotplug from './operations/hotplug.js';
@@ -108,6 +109,7 @@ export const table = [
   unary(HotplugService.method.unplugAll, check.podOnly, 'launcher or hotplug record', hotplug.unplugAll),
 
   unary(DeviceService.method.claim, check.claim, 'launcher', device.claim),
+  unary(DeviceService.method.setPolicy, check.setPolicy, 'launcher', setPolicy),
 ] as const;
 
 /** What an operator may ask for besides, over ctl.sock. All of it looks and changes nothing. */

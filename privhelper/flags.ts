@@ -20,6 +20,10 @@ export interface Flags {
   readonly hostNetns: string;
   /** Where the host's selinuxfs may be mounted. */
   readonly selinuxfs: readonly string[];
+  /** The host's cgroup namespace, in which cgroups have their whole paths. */
+  readonly hostCgroupns: string;
+  /** The host's mounts: its disks are no VM's. */
+  readonly hostMounts: string;
   /** Privileged threads. */
   readonly threads: number;
   /** The policy file, if there is one. */
@@ -38,6 +42,8 @@ const options = {
   'audit-file': { type: 'string', default: '/var/log/virt-privsep/audit.jsonl' },
   'host-netns': { type: 'string', default: '/proc/1/ns/net' },
   selinuxfs: { type: 'string' },
+  'host-cgroupns': { type: 'string', default: '/proc/1/ns/cgroup' },
+  'host-mounts': { type: 'string', default: '/proc/1/mountinfo' },
   threads: { type: 'string', default: '4' },
   policy: { type: 'string' },
   'agent-uid': { type: 'string' },
@@ -85,6 +91,8 @@ export function parseFlags(args: readonly string[]): Flags {
     auditFile: path('audit-file'),
     hostNetns: path('host-netns'),
     selinuxfs: values.selinuxfs === undefined ? selinuxfsPlaces : [path('selinuxfs')],
+    hostCgroupns: path('host-cgroupns'),
+    hostMounts: path('host-mounts'),
     threads: integer('threads', 1, 16),
     policyFile: given('policy', path),
     overrides: {

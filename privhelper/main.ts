@@ -15,6 +15,8 @@ import { AuditFile } from './audit/file.js';
 import { auditCaps, declaredBy, permittedCaps, services } from './declarations.js';
 import { serveTickets } from './descriptors/channel.js';
 import { Tickets } from './descriptors/tickets.js';
+import { type DeviceHierarchy, openDeviceHierarchy } from './devices/hierarchy.js';
+import { HostDisks } from './devices/host-disks.js';
 import { assertDedicated, openDirectory, ownDirectory, ownFiles } from './directories.js';
 import { assertComplete, inspection, table } from './dispatch.js';
 import { type Flags, parseFlags } from './flags.js';
@@ -56,6 +58,7 @@ interface Methods {
 /** What is opened as root. */
 interface Opened {
   readonly podsDir: number;
+  readonly deviceHierarchy: DeviceHierarchy;
   readonly plugged: PluggedDevices;
   readonly auditFile: AuditFile;
   readonly rpcListener: number;
@@ -81,6 +84,8 @@ function main(): void {
 
 function openAsRoot(native: Native, flags: Flags, policy: Policy, report: Report): Opened {
   process.umask(0o022);
+  native.joinCgroupNamespace(flags.hostCgroupns);
+  const deviceHierarchy = openDeviceHierarchy(policy.cgroupRoot);
   const podsDir = openDirectory(policy.kubeletPodsDir);
 
   const isRecord = (name: string) => isUuid(name) || /^\.[0-9a-f-]{36}\.tmp$/.test(name);
@@ -130,6 +135,7 @@ function openAsRoot(native: Native, flags: Flags, policy: Policy, report: Report
   const selinux = SelinuxReader.open(flags.selinuxfs, '/proc/self/attr/current');
   return {
     podsDir,
+    deviceHierarchy,
     plugged,
     auditFile,
     rpcListener,
@@ -156,6 +162,7 @@ function serve(
   methods: Methods,
   {
     podsDir,
+    deviceHierarchy,
     plugged,
     auditFile,
     rpcListener,
@@ -205,6 +212,8 @@ function serve(
     records: new MountRecords(flags.stateDir, policy.kubeletPodsDir, policy),
     hotplugRecords: new HotplugRecords(flags.hotplugStateDir, policy.kubeletPodsDir, policy),
     plugged,
+    deviceHierarchy,
+    hostDisks: new HostDisks(flags.hostMounts, policy.kubeletPodsDir),
     tickets,
     watcher,
     selinux,

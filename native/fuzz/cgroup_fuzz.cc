@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "../src/device_cgroup.h"
+
 #include "target.h"
 
 using namespace privsep;
@@ -17,5 +19,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // One hierarchy of another pod is enough to refuse.
   std::string foreign = std::string(text) + "\n0::/kubepods/pod" + std::string(kOther);
   PROMISE(!cgroup_is_in_pod(foreign, kPod));
+  // What is found is below the root, and the pod's own.
+  for (CgroupVersion version : {CgroupVersion::kV1, CgroupVersion::kV2}) {
+    auto paths = device_cgroup_paths(text, version, kPod);
+    if (!paths) continue;
+    for (const std::string& path : *paths) {
+      PROMISE(!path.empty() && path.substr(0, 2) != "..");
+      PROMISE(cgroup_is_in_pod("0::/" + path, kPod));
+    }
+  }
   return 0;
 }

@@ -1,6 +1,7 @@
 #include <sys/stat.h>
 
 #include "append_only.h"
+#include "cgroup_namespace.h"
 #include "napi_addon.h"
 #include "privileges.h"
 #include "probe.h"
@@ -26,6 +27,16 @@ Napi::Value start_privileged_threads(Addon& addon, const Napi::CallbackInfo& inf
 Napi::Value make_network_sysctls_writable_call(Addon&, const Napi::CallbackInfo& info) {
   auto done = make_network_sysctls_writable();
   if (!done) return throw_error(info.Env(), done.error());
+  return info.Env().Undefined();
+}
+
+Napi::Value join_cgroup_namespace_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  std::string path = arguments.string(info[0], "path", 4095);
+  if (arguments.error()) return throw_error(info.Env(), *arguments.error());
+  if (addon.pool) return throw_error(info.Env(), Error::of(EINVAL, "join cgroup namespace after privileged threads started"));
+  auto joined = join_cgroup_namespace(path);
+  if (!joined) return throw_error(info.Env(), joined.error());
   return info.Env().Undefined();
 }
 
@@ -109,6 +120,7 @@ Napi::Value set_append_only_call(Addon& addon, const Napi::CallbackInfo& info) {
 void define_privileges(Addon& addon, Napi::Object exports) {
   addon.define(exports, "makeNetworkSysctlsWritable", make_network_sysctls_writable_call);
   addon.define(exports, "probeKernel", probe_kernel_call);
+  addon.define(exports, "joinCgroupNamespace", join_cgroup_namespace_call);
   addon.define(exports, "startPrivilegedThreads", start_privileged_threads);
   addon.define(exports, "dropPrivileges", drop_privileges);
   addon.define(exports, "lockDown", lock_down);

@@ -11,6 +11,8 @@
 
 #include <cerrno>
 
+#include "device_program.h"
+
 namespace privsep {
 
 namespace {
@@ -152,6 +154,7 @@ std::vector<sock_filter> privileged_filter() {
   program.threads_only();
   program.only_with(SYS_unshare, {CLONE_FS});
   program.only_with(SYS_socket, {AF_UNIX, AF_NETLINK, AF_INET, AF_INET6});
+  program.only_with(SYS_bpf, kDeviceProgramCommands);
   for (int number : kPrivilegedCalls) program.rule(number, kAllow);
   return program.end(kDeny);
 }

@@ -13,7 +13,7 @@ export interface Policy {
   readonly qemuUid: number;
   readonly qemuGid: number;
   readonly kubeletPodsDir: string;
-  /** Where cgroups are looked up for display. */
+  /** Where the host's cgroup hierarchies are mounted. */
   readonly cgroupRoot: string;
   /** Devices that may be claimed for a launcher. */
   readonly devices: readonly ClaimableDevice[];
@@ -53,6 +53,8 @@ export interface Policy {
   readonly maxMountsPerVmi: number;
   /** Attachment pods of one launcher pod. */
   readonly maxAttachmentPods: number;
+  /** Block volumes of one VMI that are not hotplugged. */
+  readonly maxBlockVolumes: number;
   /** Hotplugged block devices of one launcher pod. */
   readonly maxPluggedDevices: number;
   /** Path inside a container-disk image, bytes. */
@@ -95,6 +97,7 @@ export const settings: { readonly [K in keyof Policy]: Setting<Policy[K]> } = {
   maxVolumeIndex: limit('maxVolumeIndex', 999, 0, 999),
   maxMountsPerVmi: limit('maxMountsPerVmi', 256, 1, 1000),
   maxAttachmentPods: limit('maxAttachmentPods', 16, 1, 64),
+  maxBlockVolumes: limit('maxBlockVolumes', 256, 1, 1000),
   maxPluggedDevices: limit('maxPluggedDevices', 256, 1, 1000),
   maxImagePathBytes: limit('maxImagePathBytes', 4096, 1, 4096),
 };

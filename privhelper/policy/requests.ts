@@ -1,11 +1,15 @@
 /** Checks of requests that have no file of their own. */
 import type { PodRef as PodRefMessage } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
-import { type ClaimRequest, Device } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
+import {
+  type ClaimRequest,
+  Device,
+  type SetPolicyRequest,
+} from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import type { ExplainRequest } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import type { ClaimableDevice } from '../../native/binding.js';
 import { malformed, refusal } from '../failure.js';
 import type { Check, Named, PodRef } from './check.js';
-import { listField, Unique, uuidField } from './fields.js';
+import { dnsLabelField, listField, Unique, uuidField } from './fields.js';
 
 const nothing = () => ({});
 
@@ -75,6 +79,32 @@ export const claim: Check<ClaimRequest, DeviceClaim> = {
     return { ...pod, requested, devices };
   },
   audited: ({ devices }) => ({ devices }),
+};
+
+export interface DevicePolicyRequest extends PodRef {
+  readonly blockVolumes: readonly string[];
+}
+
+export const setPolicy: Check<SetPolicyRequest, DevicePolicyRequest> = {
+  words: [
+    ...podRefWords,
+    'at most 256 block volumes, DNS labels, none twice',
+    "rules come from what the launcher's /dev shows and the helper has plugged, never from the request",
+    'character devices of listed classes only; no block device that the host has mounted or swaps to',
+  ],
+  parse(policy, request) {
+    const pod = parsePodRef(request.pod);
+    const unique = new Unique();
+    const blockVolumes = listField('block_volumes', request.blockVolumes, policy.maxBlockVolumes).map(
+      (volume, i) => {
+        const field = `block_volumes[${i}]`;
+        unique.add(field, volume);
+        return dnsLabelField(field, volume);
+      },
+    );
+    return { ...pod, blockVolumes };
+  },
+  audited: ({ blockVolumes }) => ({ blockVolumes }),
 };
 
 export interface ExplainedCall extends Named {

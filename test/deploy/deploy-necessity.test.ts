@@ -140,7 +140,12 @@ describe('the pod', () => {
     'of the helper does not know launchers without hostPID',
     async () => {
       use({ ...spec, hostPID: false });
-      await system.startHelper('--host-netns', '/proc/self/ns/net');
+      await system.startHelper(
+        '--host-netns',
+        '/proc/self/ns/net',
+        '--host-cgroupns',
+        '/proc/self/ns/cgroup',
+      );
       await system.startAgent();
       await methodFails('no-host-pid', 'SocketService.Listen', /in another pid namespace/);
     },

@@ -60,6 +60,7 @@ const accepted: Readonly<Record<string, readonly Value[]>> = {
   'StatIsoRequest.downwardApiVolume': isoVolumes,
   'StatIsoRequest.secretVolume': isoVolumes,
   'StatIsoRequest.sysprepVolume': isoVolumes,
+  'SetPolicyRequest.blockVolumes': ['data', 'logs', 'tun', 'a'],
   'CloudInitIso.namespace': ['default', 'kube-system'],
   'CloudInitIso.vmiName': ['alpha', 'vm.1'],
 };

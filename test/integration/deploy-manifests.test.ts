@@ -140,6 +140,7 @@ describe.each(variants)('%s', (variant) => {
       '/var/run/kubevirt-private/container-disk-mount-state',
       '/var/run/kubevirt-private/hotplug-volume-mount-state',
       '/var/run/kubevirt-private/plugged-block-devices',
+      '/sys/fs/cgroup',
       '/var/log/virt-privsep',
       '/dev/net/tun',
     ]);
@@ -174,8 +175,8 @@ describe.each(variants)('%s', (variant) => {
     expect(agent.command).toEqual(['virt-handler']);
     expect(helper.command).toEqual(['virt-privhelper']);
     const { helperDir, privateDir } = parseAgentFlags(agent.args ?? [], {});
-    const { socketDir, stateDir, hotplugStateDir, pluggedDevicesDir, auditFile, uid, hostNetns } =
-      parseHelperFlags(helper.args ?? []);
+    const flags = parseHelperFlags(helper.args ?? []);
+    const { socketDir, stateDir, hotplugStateDir, pluggedDevicesDir, auditFile, uid } = flags;
     const mounted = ({ volumeMounts }: ContainerSpec) => volumeMounts.map(({ mountPath }) => mountPath);
     expect(mounted(agent)).toEqual(expect.arrayContaining([helperDir, privateDir]));
     expect(mounted(helper)).toEqual(
@@ -188,7 +189,8 @@ describe.each(variants)('%s', (variant) => {
       ]),
     );
     expect(uid).not.toBe(agent.securityContext.runAsUser);
-    expect(hostNetns).toBe('/proc/1/ns/net');
+    expect(flags.hostNetns).toBe('/proc/1/ns/net');
+    expect(flags.hostCgroupns).toBe('/proc/1/ns/cgroup');
   });
 });
 

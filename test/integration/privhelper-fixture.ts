@@ -92,6 +92,7 @@ export class HelperProcess {
       '--audit-file': this.auditFile,
       // Process 1 of a confined test machine need not be readable; its network is this one.
       '--host-netns': '/proc/self/ns/net',
+      '--host-cgroupns': '/proc/self/ns/cgroup',
       ...this.options.flags,
     };
     const { program = 'dist/privhelper/main.js', prefix = [] } = this.options;

@@ -102,6 +102,10 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
       DeviceService.method.claim,
       () => helper.operator(DeviceService).claim({ pod: ref(), devices: [Device.TUN] }),
     ],
+    [
+      DeviceService.method.setPolicy,
+      () => helper.operator(DeviceService).setPolicy({ pod: ref(), blockVolumes: ['data'] }),
+    ],
     [InspectService.method.getHelper, () => helper.operator(InspectService).getHelper({})],
     [InspectService.method.listPods, listPods],
     [InspectService.method.getNetwork, getNetwork],

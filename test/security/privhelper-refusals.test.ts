@@ -75,6 +75,7 @@ describe.runIf(isRoot)('what the helper refuses', () => {
       ['List', () => helper.client(HotplugService).list({ pod: ref })],
       ['Unplug', () => helper.client(HotplugService).unplug({ pod: ref, ...plug })],
       ['Claim', () => helper.client(DeviceService).claim({ pod: ref, devices: [Device.TUN] })],
+      ['SetPolicy', () => helper.client(DeviceService).setPolicy({ pod: ref })],
     ];
   }
 

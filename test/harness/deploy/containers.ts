@@ -105,7 +105,16 @@ export class Containers implements Programs {
     }
     const name = which === 'helper' ? 'virt-privhelper' : 'virt-handler';
     // Process 1 of a sandboxed machine may be out of reach; the harness runs in the host's namespace, too.
-    const args = which === 'helper' ? ['--host-netns', `/proc/${process.pid}/ns/net`, ...extra] : extra;
+    const args =
+      which === 'helper'
+        ? [
+            '--host-netns',
+            `/proc/${process.pid}/ns/net`,
+            '--host-cgroupns',
+            `/proc/${process.pid}/ns/cgroup`,
+            ...extra,
+          ]
+        : extra;
     return this.#launch(pod, spec, container(spec, name), args, log);
   }
 
@@ -241,7 +250,7 @@ export class Containers implements Programs {
   }
 
   #hostVolume({ path, type }: NonNullable<Volume['hostPath']>): string {
-    if (type === 'CharDevice') return path;
+    if (type === 'CharDevice' || path === '/sys/fs/cgroup') return path;
     const host = path === '/var/lib/kubelet/pods' ? this.node.podsDir : this.#hostPath(path);
     if (!existsSync(host)) {
       if (type !== 'DirectoryOrCreate') throw new Error(`hostPath ${path} does not exist`);

@@ -68,7 +68,10 @@ export function ociConfig(pod: OciPod, container: ContainerSpec, extraArgs: read
     },
     root: { path: 'rootfs', readonly: security.readOnlyRootFilesystem ?? false },
     mounts: [
-      ...basicMounts(privileged),
+      // A volume takes the place of what runtimes mount otherwise.
+      ...basicMounts(privileged).filter(
+        ({ destination }) => !container.volumeMounts.some(({ mountPath }) => mountPath === destination),
+      ),
       // Parents before what is mounted in them.
       ...[...container.volumeMounts]
         .sort((a, b) => depth(a) - depth(b))
@@ -81,6 +84,8 @@ export function ociConfig(pod: OciPod, container: ContainerSpec, extraArgs: read
         { type: 'ipc', path: `/proc/${pod.pausePid}/ns/ipc` },
         { type: 'uts', path: `/proc/${pod.pausePid}/ns/uts` },
         ...(pod.spec.hostPID ? [] : [{ type: 'pid' }]),
+        // Runtimes give it to all but privileged containers.
+        ...(privileged ? [] : [{ type: 'cgroup' }]),
       ],
       cgroupsPath: pod.cgroupsPath,
       resources: { devices: deviceRules(privileged, pod.grantedDevices) },
@@ -124,7 +129,7 @@ function depth({ mountPath }: VolumeMount): number {
   return mountPath.split('/').length;
 }
 
-function volumeMount({ mountPath, readOnly, mountPropagation }: VolumeMount, source: string): object {
+function volumeMount({ mountPath, readOnly, mountPropagation }: VolumeMount, source: string): Mount {
   const propagation = { None: 'rprivate', HostToContainer: 'rslave', Bidirectional: 'rshared' };
   return {
     destination: mountPath,
@@ -134,7 +139,14 @@ function volumeMount({ mountPath, readOnly, mountPropagation }: VolumeMount, sou
   };
 }
 
-function basicMounts(privileged: boolean): object[] {
+interface Mount {
+  readonly destination: string;
+  readonly type: string;
+  readonly source: string;
+  readonly options: readonly string[];
+}
+
+function basicMounts(privileged: boolean): Mount[] {
   const access = privileged ? 'rw' : 'ro';
   const quiet = ['nosuid', 'noexec', 'nodev'];
   return [

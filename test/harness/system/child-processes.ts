@@ -60,7 +60,7 @@ export class ChildProcesses implements Programs {
               ...['--agent-uid', String(agentUser), '--agent-gid', String(agentUser)],
               ...['--uid', String(helperUser), '--gid', String(helperUser)],
               // Process 1 of a sandboxed machine may be out of reach; the harness runs in the host's namespace.
-              ...['--host-netns', '/proc/self/ns/net'],
+              ...['--host-netns', '/proc/self/ns/net', '--host-cgroupns', '/proc/self/ns/cgroup'],
             ],
           ]
         : [

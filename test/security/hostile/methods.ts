@@ -365,6 +365,17 @@ const lines: readonly Line[] = [
       ],
     },
   ),
+  line(DeviceService.method.setPolicy, (target) => ({ ...pod(target), blockVolumes: ['data', 'logs'] }), {
+    uses: [launcher],
+    wrong: [
+      [
+        'block_volumes[1]',
+        (request) => {
+          request.blockVolumes[1] = 'data';
+        },
+      ],
+    ],
+  }),
 
   line(InspectService.method.getHelper, nothing),
   line(InspectService.method.listPods, nothing, { uses: [seen] }),

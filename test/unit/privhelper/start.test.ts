@@ -19,6 +19,8 @@ describe('flags', () => {
       auditFile: '/var/log/virt-privsep/audit.jsonl',
       hostNetns: '/proc/1/ns/net',
       selinuxfs: ['/sys/fs/selinux', '/proc/1/root/sys/fs/selinux'],
+      hostCgroupns: '/proc/1/ns/cgroup',
+      hostMounts: '/proc/1/mountinfo',
       threads: 4,
       policyFile: undefined,
       overrides: {},
