@@ -11,6 +11,7 @@ import {
 import { type VmiRef, vmiKey } from './api/vmi.js';
 import { isGateOn } from './cluster/config.js';
 import { ClusterConfigWatch } from './cluster/watch.js';
+import { HelperDevicePolicy } from './devices/device-policy.js';
 import { HelperDeviceOwnership } from './devices/ownership.js';
 import { GhostRecordStore } from './domains/ghost-records.js';
 import { DomainStore } from './domains/store.js';
@@ -177,6 +178,14 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
   // What a pass does
   const facts = new PodFacts(helper);
   const networkState = new NetworkStateStore(stateDirectory(flags, 'network-info-cache'), log);
+  const devicePolicy = new HelperDevicePolicy({
+    helper,
+    pods: clients,
+    vmis: localVmis,
+    node: flags.nodeName,
+    timers,
+    log,
+  });
   const controller = new VmiController({
     node: {
       name: flags.nodeName,
@@ -228,6 +237,7 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
       pods: clients,
       useEmulation: () => cluster.current().useEmulation,
     }),
+    devicePolicy,
     hypervisor: new NoTuning(),
     downwardMetrics: new NoDownwardMetrics(),
     migrationProxy: new NoMigrationProxy(),
@@ -295,7 +305,7 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
   const started = await Promise.race([ready.then(() => true), aborted(stop).then(() => false)]);
   if (started) {
     log.info('virt-agent is ready: caches are complete');
-    background.push(watcher.run(stop));
+    background.push(watcher.run(stop), devicePolicy.run(stop));
     for (const key of domains.keys()) if (localVmis.get(key) === undefined) queue.add(key);
     background.push(runWorkers(workers, queue, log, (key) => controller.execute(key)));
     await aborted(stop);

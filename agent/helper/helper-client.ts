@@ -7,6 +7,7 @@ import {
   type ClaimRequestSchema,
   type ClaimResult,
   DeviceService,
+  type SetPolicyRequestSchema,
 } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import {
   type HealthResponse,
@@ -269,6 +270,12 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
   async claimDevices(request: MessageInitShape<typeof ClaimRequestSchema>): Promise<ClaimResult[]> {
     return (await this.call(DeviceService.method.claim, (options) => this.devices.claim(request, options)))
       .results;
+  }
+
+  async setDevicePolicy(request: MessageInitShape<typeof SetPolicyRequestSchema>): Promise<boolean> {
+    return (
+      await this.call(DeviceService.method.setPolicy, (options) => this.devices.setPolicy(request, options))
+    ).changed;
   }
 
   private async call<T>(method: DescMethod, run: (options: CallOptions) => Promise<T>): Promise<T> {

@@ -154,6 +154,15 @@ export interface DeviceOwnership {
   claim(vmi: Vmi): Promise<void>;
 }
 
+/** Which devices the launcher's container may open, once a block volume was plugged (KubeVirt pkg/virt-handler/cgroup). */
+export interface DevicePolicy {
+  /**
+   * Allows the VMI's block volumes and what is plugged, and nothing that is not: after plugging and after unplugging.
+   * Idempotent.
+   */
+  apply(vmi: Vmi): Promise<void>;
+}
+
 /** Limits, pinning, scheduling of the launcher's processes. */
 export interface Hypervisor {
   adjustResources(vmi: Vmi): Promise<void>;

@@ -361,6 +361,7 @@ export class ModelAgent {
             host.networks.add(metadata.uid);
           }),
       },
+      devicePolicy: { apply: nothing },
       hypervisor: { adjustResources: nothing, handleHousekeeping: nothing },
       downwardMetrics: { startServer: nothing, stopServer: () => {} },
       migrationProxy: { stopTargetListener: () => {}, stopSourceListener: () => {} },

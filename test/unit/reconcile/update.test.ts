@@ -273,6 +273,27 @@ describe('running', () => {
     expect(synchronized()).toBeUndefined();
   });
 
+  it('AFT-034 the device policy is applied in every pass while a block volume is plugged', async () => {
+    const plugged = {
+      name: 'hot',
+      hotplugVolume: {},
+      persistentVolumeClaimInfo: { volumeMode: 'Block' },
+      phase: 'Ready',
+    };
+    const vmi = (...volumeStatus: object[]) => aVmi({ status: { volumeStatus } as never });
+    expect((await keep({}, vmi())).policies).toEqual([]);
+    const world = await keep({}, vmi(plugged));
+    expect(world.policies).toEqual(['uid-1']);
+    world.echo();
+    world.put(vmi(plugged));
+    await world.pass();
+    expect(world.policies).toEqual(['uid-1', 'uid-1']);
+    // What cannot be allowed is not given to the VM.
+    const refused = await keep({ devicePolicyError: 'disk of the host' }, vmi(plugged));
+    expect(refused.error).toBe('disk of the host');
+    expect(refused.synced).toEqual([]);
+  });
+
   it('removed volumes are unmounted in every pass, but for those that the domain still has', async () => {
     for (const stubs of [{}, { hotplugMountError: 'other' }, { SyncVirtualMachineError: 'no' }]) {
       const disks = [

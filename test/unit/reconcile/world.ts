@@ -78,6 +78,8 @@ export class World {
   readonly puts: Vmi[] = [];
   readonly synced: { vmi: Vmi; options: VirtualMachineOptions }[] = [];
   readonly unmounted: ReadonlySet<string>[] = [];
+  /** UIDs of the VMIs whose device policy was applied. */
+  readonly policies: string[] = [];
   readonly closed: VmiRef[] = [];
   readonly forgotten: VmiRef[] = [];
   readonly panics: string[] = [];
@@ -262,6 +264,12 @@ export class World {
               );
             }
           }
+        },
+      },
+      devicePolicy: {
+        apply: async (vmi) => {
+          this.policies.push(vmi.metadata.uid);
+          this.#fail('devicePolicyError');
         },
       },
       hypervisor: {
