@@ -222,6 +222,13 @@ export interface DeviceHierarchy {
   readonly version: 1 | 2;
 }
 
+/** A device program of a cgroup. */
+export interface AttachedProgram {
+  readonly id: number;
+  /** struct bpf_insn; empty where the kernel hides them. */
+  readonly instructions: Uint8Array;
+}
+
 /** A chain of the tables `ip nat` and `ip6 nat`. */
 export interface NatChainState {
   readonly family: 'ip' | 'ip6';
@@ -482,6 +489,13 @@ export interface Native {
     podUid: string,
     instructions: Uint8Array,
   ): Promise<boolean>;
+  /** cgroup v2: the programs of the launcher's own cgroup. */
+  attachedDevicePrograms(
+    call: Call,
+    hierarchy: DeviceHierarchy,
+    launcher: Launcher,
+    podUid: string,
+  ): Promise<AttachedProgram[]>;
   /** cgroup v1: text of devices.list of the launcher's cgroup. */
   readDeviceList(call: Call, hierarchy: DeviceHierarchy, launcher: Launcher, podUid: string): Promise<string>;
   /** cgroup v1: writes to devices.allow and devices.deny, one after another, up to the first that fails. */

@@ -2,7 +2,7 @@
  * The program for cgroup v2 that allows what the rules allow (linux/bpf.h, bpf_cgroup_dev_ctx): the same instructions
  * that container runtimes make of the same rules.
  */
-import { any, type DeviceRule, type Permissions } from './rules.js';
+import { any, type DeviceRule, type Permissions, permissions } from './rules.js';
 
 /** Offsets in bpf_cgroup_dev_ctx; the first word holds the access above, the type below. */
 const accessTypeOffset = 0;
@@ -84,4 +84,33 @@ function instruction(
   bytes.writeInt16LE(offset, 2);
   bytes.writeInt32LE(immediate, 4);
   return bytes;
+}
+
+/**
+ * The rules of a program that {@link deviceProgram} or a container runtime has made; undefined for another one. The
+ * program is made of these rules only if making one of them gives the same instructions.
+ */
+export function rulesOfProgram(program: Uint8Array): DeviceRule[] | undefined {
+  const words = new DataView(program.buffer, program.byteOffset, program.byteLength);
+  const rules: DeviceRule[] = [];
+  let found: { -readonly [K in keyof DeviceRule]?: DeviceRule[K] } = {};
+  for (let at = 6 * 8; at + 8 <= program.byteLength; at += 8) {
+    const [opcode, register] = [words.getUint8(at), words.getUint8(at + 1) & 15];
+    const immediate = words.getInt32(at + 4, true);
+    if (opcode === jumpIfOther && register === type) found = { type: immediate === types.b ? 'b' : 'c' };
+    else if (opcode === jumpIfOther && register === major) found.major = immediate;
+    else if (opcode === jumpIfOther && register === minor) found.minor = immediate;
+    else if (opcode === andImmediate && register === r1) found.permissions = permissionsOf(immediate);
+    else if (opcode === exit && found.type !== undefined) {
+      rules.push({ major: any, minor: any, permissions: 'rwm', ...found, type: found.type });
+      found = {};
+    }
+  }
+  return rules.length === 0 ? undefined : rules;
+}
+
+function permissionsOf(bits: number): Permissions {
+  return permissions(
+    new Set(Object.keys(accessBits).filter((letter) => (bits & (accessBits[letter] ?? 0)) !== 0)),
+  );
 }

@@ -18,6 +18,7 @@ import {
   PolicyOrigin,
 } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import type { ClaimableDevice, Launcher, NatChainState, ObservedDevice } from '../../native/binding.js';
+import { type PolicyInForce, policyOfList, policyOfPrograms } from '../devices/in-force.js';
 import { toFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
 import { readCgroups } from '../inspect/cgroup.js';
@@ -235,13 +236,17 @@ const nodeStates: Readonly<Record<ObservedDevice['state'], DeviceNodeState>> = {
 };
 
 export function listDevices(
-  { native, pods, policy }: Helper,
+  helper: Helper,
   invocation: Invocation,
   { podUid }: PodUid,
 ): Promise<MessageInitShape<typeof ListDevicesResponseSchema>> {
+  const { native, pods, policy } = helper;
   return pods.observe(invocation, podUid, async ({ launcher }) => {
     const observed = await native.observeDevices(invocation.call, launcher);
+    const { rules, note } = await devicePolicyInForce(helper, invocation, launcher, podUid);
     return {
+      allowedDevices: rules,
+      allowedNote: note,
       devices: observed.map(({ device, state, uid, gid, mode }) => ({
         device: devices[device],
         state: nodeStates[state],
@@ -253,6 +258,22 @@ export function listDevices(
       })),
     };
   });
+}
+
+/** What could not be read is part of the answer. */
+async function devicePolicyInForce(
+  { native, deviceHierarchy }: Helper,
+  { call }: Invocation,
+  launcher: Launcher,
+  podUid: string,
+): Promise<PolicyInForce> {
+  try {
+    return deviceHierarchy.version === 1
+      ? policyOfList(await native.readDeviceList(call, deviceHierarchy, launcher, podUid))
+      : policyOfPrograms(await native.attachedDevicePrograms(call, deviceHierarchy, launcher, podUid));
+  } catch (error) {
+    return { rules: [], note: toFailure(error).message };
+  }
 }
 
 export function getCgroup(

@@ -3,6 +3,7 @@ import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { DeviceService } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
+import { InspectService } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { PluggedDevices } from '../../privhelper/pods/plugged-devices.js';
 import { denied, Opener } from '../harness/devices/opener.js';
 import { type LauncherHandle, startLauncher } from '../harness/launcher/start.js';
@@ -149,6 +150,16 @@ describe.each(versions)('on cgroup v$version', ({ cgroupRoot, controllers }) => 
     expect(await opened(...names)).toMatchObject(expected);
     await plug('plugged', 1);
     expect(await setPolicy('root')).toMatchObject({ changed: true });
+    const { allowedDevices, allowedNote } = await helper
+      .operator(InspectService)
+      .listDevices({ podUid: pod.uid });
+    const expectedRules = [
+      `c ${tap.major}:${tap.minor} rwm`,
+      `b 7:${loop(0).minor} rwm`,
+      `b 7:${loop(1).minor} rwm`,
+    ];
+    expect(allowedDevices).toEqual(expect.arrayContaining(expectedRules));
+    expect([allowedDevices.filter((rule) => /^b \d/.test(rule)).length, allowedNote]).toEqual([2, '']);
     expect(await opened('null', 'zero', 'tap7', 'a', 'b', 'c', 'mem', 'sda')).toEqual({
       ...{ null: '', zero: '', tap7: '', a: '', b: '', c: denied, mem: denied, sda: denied },
     });

@@ -6,7 +6,7 @@ import { describe, expect, it } from 'vitest';
 import { blockVolumes } from '../../agent/devices/block-volumes.js';
 import { changesTo, type ListChange, mergeRules, parseDeviceList } from '../../privhelper/devices/list.js';
 import { policyRules } from '../../privhelper/devices/policy.js';
-import { deviceProgram } from '../../privhelper/devices/program.js';
+import { deviceProgram, rulesOfProgram } from '../../privhelper/devices/program.js';
 import { any, type DeviceRule, deviceOf, uniteRules } from '../../privhelper/devices/rules.js';
 import { loadVectors } from './load.js';
 import { type JsonObject, vmiOf } from './objects.js';
@@ -91,6 +91,7 @@ describe('v2Set', () => {
       const rules = uniteRules(allowed(step.rules));
       expect(rules).toEqual(step.cleanRules.map(plain));
       expect(bytes(rules)).toBe(step.ebpf);
+      expect(rulesOfProgram(Buffer.from(step.ebpf, 'hex'))).toEqual(rules);
     }
   });
 });
@@ -103,6 +104,7 @@ describe('ebpfFilter', () => {
       const rules = uniteRules(input.rules.map(plain));
       expect(rules).toEqual(expected.cleanRules?.map(plain));
       expect(bytes(rules)).toBe(expected.ebpf);
+      expect(rulesOfProgram(Buffer.from(expected.ebpf ?? '', 'hex'))).toEqual(rules);
     },
   );
 });

@@ -204,6 +204,10 @@ export async function devices(session: Session): Promise<void> {
     `Pod ${podUid}`,
     '',
     ...table(columns('DEVICE', 'NODE', 'OWNER', 'MODE', 'CLAIMED', 'POLICY ALLOWS'), rows),
+    ...section('The container may open', [
+      ...answer.allowedDevices,
+      ...(answer.allowedNote === '' ? [] : [answer.allowedNote]),
+    ]),
   ]);
 }
 

@@ -9,8 +9,10 @@ import type { DeviceNode, Native } from '../../../native/binding.js';
 import { declaredBy } from '../../../privhelper/declarations.js';
 import { openDeviceHierarchy } from '../../../privhelper/devices/hierarchy.js';
 import { useByHost } from '../../../privhelper/devices/host-disks.js';
+import { policyOfList, policyOfPrograms } from '../../../privhelper/devices/in-force.js';
 import { changesTo, mergeRules, parseDeviceList } from '../../../privhelper/devices/list.js';
 import { policyRules } from '../../../privhelper/devices/policy.js';
+import { deviceProgram } from '../../../privhelper/devices/program.js';
 import { parseRegisteredDevices } from '../../../privhelper/devices/registered.js';
 import { any, type DeviceRule, deviceOf, type Permissions } from '../../../privhelper/devices/rules.js';
 import { CallFailure } from '../../../privhelper/failure.js';
@@ -130,6 +132,30 @@ describe('device list', () => {
     const current = parseDeviceList('c *:* m\nb *:* m\nb 8:0 rw\nb 8:16 rwm\nc 195:0 rw\n');
     const wanted: DeviceRule[] = [{ type: 'b', major: 8, minor: 16, permissions: 'rwm' }];
     expect(changesTo(mergeRules(wanted, current), current)).toEqual([{ allow: false, rule: 'b 8:0 rw' }]);
+  });
+});
+
+describe('the policy in force', () => {
+  const rules = policyRules({ version: 2, characterDevices: [], registered, blockDevices: [] });
+  const program = { id: 7, instructions: deviceProgram(rules) };
+  const texts = rules.map((rule) => `${deviceOf(rule)} ${rule.permissions}`);
+
+  it('is told as rules, sorted by their numbers', () => {
+    expect(policyOfPrograms([program])).toEqual({ rules: texts, note: '' });
+    expect(policyOfList('c 5:2 rw\nb 1:3 m\n')).toEqual({ rules: ['b 1:3 m', 'c 5:2 rw'], note: '' });
+  });
+
+  it('says when something else decides', () => {
+    const instructions = Uint8Array.from(program.instructions);
+    // Answers yes at the end.
+    instructions[instructions.length - 12] = 1;
+    const note = (...programs: { id: number; instructions: Uint8Array }[]) => policyOfPrograms(programs).note;
+    expect(note({ id: 8, instructions })).toBe('program 8 is not of the usual form');
+    expect(note({ id: 9, instructions: new Uint8Array() })).toBe('program 9 is not of the usual form');
+    expect(note({ id: 9, instructions: new Uint8Array(77).fill(255) })).toContain('not of the usual form');
+    expect(note(program, program)).toBe('2 programs decide together');
+    expect(note()).toBe('no program: everything is allowed');
+    expect(policyOfList('a *:* rwm\n').note).toBe('everything is allowed');
   });
 });
 
