@@ -210,6 +210,33 @@ describe.each(versions)('on cgroup v$version', ({ cgroupRoot, controllers }) => 
     await other.stop('SIGKILL');
   });
 
+  it.runIf(controllers === '')(
+    'STO-018 reaches the cgroup of crun above the launcher, whose threads may be in one below',
+    async () => {
+      const crun = await node.createPod({
+        name: 'virt-launcher-vm2-abcde',
+        vmiUid: vmi.vmiUid,
+        podIP: '10.244.2.6',
+        cgroupDriver: 'systemd',
+      });
+      const { pid, container } = await startLauncher(crun, { ...vmi, machine: 'fake' });
+      const scope = container.cgroups.find((path) => path.startsWith(`${unified}/`)) ?? '';
+      expect(scope).toMatch(/\.scope$/);
+      const inner = join(scope, 'container');
+      const threads = join(inner, 'housekeeping');
+      mkdirSync(threads, { recursive: true });
+      writeFileSync(join(threads, 'cgroup.procs'), `${pid}`);
+      const pods = { podUid: crun.uid, vmiUid: vmi.vmiUid };
+      expect(await helper.client(DeviceService).setPolicy({ pod: pods })).toMatchObject({ changed: true });
+      for (const cgroup of [scope, inner]) {
+        const inside = await Opener.start([cgroup]);
+        expect([await inside.open(at('null')), await inside.open(at('mem'))]).toEqual(['', denied]);
+        await inside.kill();
+      }
+      expect(await helper.client(DeviceService).setPolicy({ pod: pods })).toMatchObject({ changed: false });
+    },
+  );
+
   it('refuses a disk that the host uses, and leaves the policy as it was', async () => {
     await setPolicy('root');
     await run('mkfs.ext4', ['-q', loops[3] ?? '']);
