@@ -214,6 +214,7 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
     }),
     hotplug: new HelperHotplugVolumes({
       helper,
+      devices: devicePolicy,
       node: flags.nodeName,
       hasVolumes: (podUid) => pods.get(podUid)?.directory === true,
       podsOf: (vmi) => recordedPods(records, vmi),

@@ -185,6 +185,12 @@ export interface PlugOwner {
   readonly uid: number;
   readonly gid: number;
 }
+export interface BlockDevice {
+  readonly major: number;
+  readonly minor: number;
+  /** Permission bits. */
+  readonly mode: number;
+}
 /** An entry of hotplug-disks: `<volume>.img` or `<volume>`. */
 export interface PluggedEntry {
   readonly name: string;
@@ -455,6 +461,24 @@ export interface Native {
     kind: PlugKind,
     owner: PlugOwner,
   ): Promise<FilesystemPlugOutcome>;
+  /** The volume's device node in the launcher pod, null when there is none. Refuses what is no block device. */
+  pluggedDevice(call: Call, podsDir: number, podUid: string, volume: string): Promise<BlockDevice | null>;
+  /** The only device that the attachment pod has for the volume. */
+  attachedDevice(
+    call: Call,
+    podsDir: number,
+    attachmentPodUid: string,
+    volume: string,
+  ): Promise<BlockDevice | 'not-ready' | 'missing'>;
+  /** Makes the device node unless it is there, and gives it to the owner. False when nothing was to be done. */
+  plugBlock(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    volume: string,
+    device: BlockDevice,
+    owner: PlugOwner,
+  ): Promise<boolean>;
   /**
    * Takes every mount off an entry, in the launcher and on the host, then the entry away. `launcher` null: the process
    * is gone and its mounts with it.

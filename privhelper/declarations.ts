@@ -37,6 +37,7 @@ const capabilityNumber: Readonly<Record<Capability, number | undefined>> = {
   [Capability.SYS_CHROOT]: 18,
   [Capability.SYS_PTRACE]: 19,
   [Capability.SYS_ADMIN]: 21,
+  [Capability.MKNOD]: 27,
 };
 
 export interface Declared {

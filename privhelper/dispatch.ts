@@ -104,6 +104,7 @@ export const table = [
     'launcher',
     hotplug.plugFilesystem,
   ),
+  unary(HotplugService.method.plugBlock, hotplugCheck.plugBlock, 'launcher', hotplug.plugBlock),
   unary(HotplugService.method.list, check.podOnly, 'launcher', hotplug.list),
   unary(HotplugService.method.unplug, hotplugCheck.unplug, 'launcher', hotplug.unplug),
   unary(HotplugService.method.unplugAll, check.podOnly, 'launcher or hotplug record', hotplug.unplugAll),

@@ -244,6 +244,13 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
     return plugResult(await this.call(method, (options) => this.hotplug.plugFilesystem(request, options)));
   }
 
+  /** Makes the node of a block device of the attachment pod in the launcher. */
+  async plugBlock(pod: PodRef, attachmentPodUid: string, volume: string): Promise<PlugResult> {
+    const request = { pod, attachmentPodUid, volume };
+    const method = HotplugService.method.plugBlock;
+    return plugResult(await this.call(method, (options) => this.hotplug.plugBlock(request, options)));
+  }
+
   async listPlugged(pod: PodRef): Promise<PluggedVolume[]> {
     const { volumes } = await this.call(HotplugService.method.list, (options) =>
       this.hotplug.list({ pod }, options),

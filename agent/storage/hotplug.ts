@@ -2,7 +2,13 @@
 import type { PodRef } from '../api/pod-ref.js';
 import type { Vmi, VmiRef } from '../api/vmi.js';
 import type { Logger } from '../log/log.js';
-import { type HotplugVolumes, NotExist, WaitingForHotplugMount } from '../reconcile/ports.js';
+import { asError, explained } from '../reconcile/errors.js';
+import {
+  type DevicePolicy,
+  type HotplugVolumes,
+  NotExist,
+  WaitingForHotplugMount,
+} from '../reconcile/ports.js';
 import {
   type HotplugVolume,
   hotplugPlan,
@@ -32,6 +38,7 @@ export interface HotplugHelper {
     kind: 'disk' | 'directory',
   ): Promise<PlugResult>;
   listPlugged(pod: PodRef): Promise<readonly PluggedVolume[]>;
+  plugBlock(pod: PodRef, attachmentPodUid: string, volume: string): Promise<PlugResult>;
   unplug(pod: PodRef, volume: string, kind: VolumeKind): Promise<boolean>;
   /** Resolves to what went wrong, one line each; nothing is plugged or recorded any more all the same. */
   unplugAll(pod: PodRef): Promise<readonly string[]>;
@@ -39,6 +46,7 @@ export interface HotplugHelper {
 
 export interface HotplugOptions {
   readonly helper: HotplugHelper;
+  readonly devices: DevicePolicy;
   readonly node: string;
   /** True for a launcher pod whose volumes are on this host. */
   readonly hasVolumes: (podUid: string) => boolean;
@@ -52,6 +60,9 @@ export class HelperHotplugVolumes implements HotplugVolumes {
   /** VMIs in whose pods nothing was found plugged, and nothing was plugged since. */
   readonly #empty = new Set<string>();
 
+  /** VMIs whose device policy was applied since what is plugged has changed. */
+  readonly #allowed = new Set<string>();
+
   constructor(options: HotplugOptions) {
     this.#options = options;
   }
@@ -63,6 +74,9 @@ export class HelperHotplugVolumes implements HotplugVolumes {
    * @param attachmentPodUid the pod that all volumes come from, on the target of a migration
    */
   async mount(vmi: Vmi, attachmentPodUid?: string): Promise<void> {
+    if (vmi.metadata.uid === '') {
+      throw new Error('unable to find hotplug mounted directories for vmi without uid');
+    }
     const { volumes, skipped } = hotplugPlan(vmi, this.#options.node, attachmentPodUid);
     for (const volume of skipped) {
       this.#options.log
@@ -73,12 +87,17 @@ export class HelperHotplugVolumes implements HotplugVolumes {
     if (pod === undefined || volumes.length === 0) return;
     this.#empty.delete(pod.vmiUid);
     const reasons: Error[] = [];
+    let blockPlugged = false;
     for (const each of volumes) {
-      try {
-        await this.#plug(pod, each);
-      } catch (error) {
-        reasons.push(error instanceof Error ? error : new Error(String(error)));
-      }
+      await attempt(reasons, async () => {
+        const result = await this.#plug(pod, each);
+        if (each.kind !== 'block') return;
+        blockPlugged = true;
+        if (result === 'changed') this.#allowed.delete(pod.vmiUid);
+      });
+    }
+    if (blockPlugged && !this.#allowed.has(pod.vmiUid)) {
+      await attempt(reasons, () => this.#applyPolicy(vmi));
     }
     throwAll(reasons);
   }
@@ -93,18 +112,19 @@ export class HelperHotplugVolumes implements HotplugVolumes {
       return;
     }
     const wanted = wantedVolumes(vmi, this.#options.node);
-    const failures: string[] = [];
+    const failures: Error[] = [];
+    let blockUnplugged = false;
     for (const { volume, kind } of recorded) {
       if (attached.has(volume) || sameEntry(wanted.get(volume), kind)) continue;
-      try {
-        await this.#options.helper.unplug(pod, volume, kind);
-      } catch (error) {
-        failures.push(`volume ${volume}: ${message(error)}`);
-      }
+      await attempt(failures, async () => {
+        await explained(`volume ${volume}`, () => this.#options.helper.unplug(pod, volume, kind));
+        blockUnplugged ||= kind === 'block';
+      });
     }
+    if (blockUnplugged) await attempt(failures, () => this.#applyPolicy(vmi));
     if (failures.length > 0) {
       throw new Error(
-        `failed to cleanup hotplug mounts for VMI ${vmi.metadata.name}: ${failures.join('\n')}`,
+        `failed to cleanup hotplug mounts for VMI ${vmi.metadata.name}: ${failures.map(message).join('\n')}`,
       );
     }
   }
@@ -120,6 +140,7 @@ export class HelperHotplugVolumes implements HotplugVolumes {
       }
     }
     this.#empty.delete(vmi.uid);
+    this.#allowed.delete(vmi.uid);
   }
 
   async isMounted(vmi: Vmi, volume: string): Promise<boolean> {
@@ -137,12 +158,15 @@ export class HelperHotplugVolumes implements HotplugVolumes {
     return podUid === undefined || pods.length > 1 ? undefined : { podUid, vmiUid: vmi.metadata.uid };
   }
 
-  async #plug(pod: PodRef, { volume, attachmentPodUid, kind }: HotplugVolume): Promise<void> {
-    if (kind === 'block') throw new Error(`block hotplug volume ${volume} is not supported by this version`);
-    const what = `filesystem hotplug volume ${volume}`;
+  async #plug(pod: PodRef, { volume, attachmentPodUid, kind }: HotplugVolume): Promise<PlugResult> {
+    const { helper } = this.#options;
+    const what = `${kind === 'block' ? 'block' : 'filesystem'} hotplug volume ${volume}`;
     let result: PlugResult;
     try {
-      result = await this.#options.helper.plugFilesystem(pod, attachmentPodUid, volume, kind);
+      result =
+        kind === 'block'
+          ? await helper.plugBlock(pod, attachmentPodUid, volume)
+          : await helper.plugFilesystem(pod, attachmentPodUid, volume, kind);
     } catch (error) {
       throw new Error(`failed to mount ${what}: ${message(error)}`, { cause: error });
     }
@@ -150,16 +174,38 @@ export class HelperHotplugVolumes implements HotplugVolumes {
       throw new WaitingForHotplugMount(`${what}: attachment pod ${attachmentPodUid} is not ready`);
     }
     if (result === 'missing') {
+      const source = kind === 'block' ? 'device' : 'disk.img';
       throw new NotExist(
-        `failed to mount ${what}: attachment pod ${attachmentPodUid} has no disk.img for it`,
+        `failed to mount ${what}: attachment pod ${attachmentPodUid} has no ${source} for it`,
       );
     }
+    return result;
+  }
+
+  /** Lets the launcher open what is plugged, and nothing that is not any more. */
+  async #applyPolicy(vmi: Vmi): Promise<void> {
+    this.#allowed.delete(vmi.metadata.uid);
+    try {
+      await this.#options.devices.apply(vmi);
+    } catch (error) {
+      throw new Error(`failed to apply the device policy: ${message(error)}`, { cause: error });
+    }
+    this.#allowed.add(vmi.metadata.uid);
   }
 }
 
 /** A directory and a device have the same name in the pod, a disk has another. */
 function sameEntry(wanted: VolumeKind | undefined, found: VolumeKind): boolean {
   return wanted !== undefined && (wanted === 'disk') === (found === 'disk');
+}
+
+/** What `step` throws is one more of `errors`. */
+async function attempt(errors: Error[], step: () => Promise<void>): Promise<void> {
+  try {
+    await step();
+  } catch (error) {
+    errors.push(asError(error));
+  }
 }
 
 function throwAll(reasons: readonly Error[]): void {
@@ -179,5 +225,5 @@ function throwAll(reasons: readonly Error[]): void {
 }
 
 function message(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
+  return asError(error).message;
 }

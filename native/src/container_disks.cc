@@ -17,20 +17,6 @@ constexpr size_t kMaxEntries = 4096;
 constexpr mode_t kDiskMode = 0644;
 constexpr mode_t kArtifactMode = 0655;
 constexpr mode_t kDirectoryMode = 0755;
-// /var/run is a link in launcher images, hence resolved inside the root and compared by inode.
-constexpr const char* kDisksInLauncher = "var/run/kubevirt/container-disks";
-
-// The volume as the calling thread's namespace shows it; must be that of the pod.
-Result<Fd> open_disks_in_launcher(const struct stat& volume) {
-  auto root = open_root();
-  if (!root) return root.error();
-  auto directory = walk(root->get(), kDisksInLauncher, O_PATH | O_DIRECTORY, kInRoot, "container-disks of launcher");
-  if (!directory) return directory.error();
-  auto st = stat_fd(directory->get(), "container-disks of launcher");
-  if (!st) return st.error();
-  if (!same_inode(*st, volume)) return Error::refusal(EPERM, "container-disks of launcher is not the pod's volume");
-  return directory;
-}
 
 // Clones an image in its container's namespace and lets `attach` put it into the launcher's view of the volume.
 using Attach = std::function<Result<bool>(int tree, int disks, const struct stat& image)>;
@@ -55,7 +41,7 @@ Result<bool> mount_image(Home& home, MountLock& lock, int pods_dir, const PodUid
 
   inside = home.enter_mount(launcher.mntns.get());
   if (!inside) return inside.error();
-  auto disks = open_disks_in_launcher(*volume_id);
+  auto disks = open_in_launcher(PodVolume::kContainerDisks, *volume_id);
   if (!disks) return disks.error();
   std::lock_guard<std::mutex> guard(lock);
   return attach(tree->get(), disks->get(), image);
@@ -189,7 +175,7 @@ Status unmount_in_launcher(Home& home, const Launcher& launcher, const struct st
   Journey journey(home);
   auto inside = home.enter_mount(launcher.mntns.get());
   if (!inside) return inside;
-  auto disks = open_disks_in_launcher(volume);
+  auto disks = open_in_launcher(PodVolume::kContainerDisks, volume);
   if (!disks) return disks.error();
   auto unmounted = unmount_images(disks->get(), images, changed);
   if (!unmounted) return unmounted;

@@ -23,8 +23,6 @@ constexpr mode_t kDirectoryMode = 0750;
 constexpr std::string_view kImageSuffix = ".img";
 constexpr const char* kImage = "disk.img";
 constexpr const char* kHotplugDisks = "hotplug-disks";
-// /var/run is a link in launcher images, hence resolved inside the root and compared by inode.
-constexpr const char* kDisksInLauncher = "var/run/kubevirt/hotplug-disks";
 constexpr std::string_view kKernelFilesystems[] = {"proc",    "sysfs",      "cgroup", "cgroup2", "devtmpfs", "devpts",
                                                    "debugfs", "securityfs", "mqueue", "tracefs", "bpf"};
 
@@ -42,18 +40,6 @@ std::string plug_name(const std::string& volume, PlugKind kind) {
 }
 
 mode_t type_of(PlugKind kind) { return kind == PlugKind::kDisk ? S_IFREG : S_IFDIR; }
-
-// The volume hotplug-disks as the calling thread's namespace shows it; must be that of the pod.
-Result<Fd> open_disks_in_launcher(const struct stat& volume) {
-  auto root = open_root();
-  if (!root) return root.error();
-  auto directory = walk(root->get(), kDisksInLauncher, O_PATH | O_DIRECTORY, kInRoot, "hotplug-disks of launcher");
-  if (!directory) return directory.error();
-  auto st = stat_fd(directory->get(), "hotplug-disks of launcher");
-  if (!st) return st.error();
-  if (!same_inode(*st, volume)) return Error::refusal(EPERM, "hotplug-disks of launcher is not the pod's volume");
-  return directory;
-}
 
 // The pod's volume at home, and its identity.
 struct Volume {
@@ -200,7 +186,7 @@ Result<std::vector<PluggedEntry>> list_plugged(Home& home, int pods_dir, const P
   if (launcher != nullptr) {
     auto inside = home.enter_mount(launcher->mntns.get());
     if (!inside) return inside.error();
-    auto shown = open_disks_in_launcher(volume->id);
+    auto shown = open_in_launcher(PodVolume::kHotplugDisks, volume->id);
     if (!shown) return shown.error();
     directory = std::move(*shown);
   }
@@ -230,7 +216,7 @@ Result<Owned> own_plugged(Home& home, int pods_dir, const PodUid& pod, const Lau
   Journey journey(home);
   auto inside = home.enter_mount(launcher.mntns.get());
   if (!inside) return inside.error();
-  auto directory = open_disks_in_launcher(disks->id);
+  auto directory = open_in_launcher(PodVolume::kHotplugDisks, disks->id);
   if (!directory) return directory.error();
   const std::string name = plug_name(volume, kind);
   auto entry = find_mounted(directory->get(), name, kind);
@@ -262,7 +248,7 @@ Result<PlugOutcome> plug_filesystem(Home& home, MountLock& lock, int pods_dir, c
 
   inside = home.enter_mount(launcher.mntns.get());
   if (!inside) return inside.error();
-  auto directory = open_disks_in_launcher(disks->id);
+  auto directory = open_in_launcher(PodVolume::kHotplugDisks, disks->id);
   if (!directory) return directory.error();
   const std::string name = plug_name(volume, kind);
   std::lock_guard<std::mutex> guard(lock);
@@ -300,7 +286,7 @@ Result<bool> unplug(Home& home, MountLock& lock, int pods_dir, const PodUid& pod
   if (launcher != nullptr) {
     auto inside = home.enter_mount(launcher->mntns.get());
     if (!inside) return inside.error();
-    auto directory = open_disks_in_launcher(disks->id);
+    auto directory = open_in_launcher(PodVolume::kHotplugDisks, disks->id);
     if (!directory) return directory.error();
     auto unmounted = unmount_entry(directory->get(), name);
     if (!unmounted) return unmounted.error();

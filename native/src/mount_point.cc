@@ -32,6 +32,20 @@ Result<Fd> open_root() {
   return root;
 }
 
+Result<Fd> open_in_launcher(PodVolume volume, const struct stat& id) {
+  const std::string what = std::string(volume_name(volume)) + " of launcher";
+  auto root = open_root();
+  if (!root) return root.error();
+  // /var/run is a link in launcher images, hence resolved inside the root and compared by inode.
+  auto directory = walk(root->get(), std::string("var/run/kubevirt/") + volume_name(volume), O_PATH | O_DIRECTORY,
+                        kInRoot, what);
+  if (!directory) return directory.error();
+  auto st = stat_fd(directory->get(), what);
+  if (!st) return st.error();
+  if (!same_inode(*st, id)) return Error::refusal(EPERM, what + " is not the pod's volume");
+  return directory;
+}
+
 Result<bool> is_mount_root(int fd, const std::string& what) {
   struct statx st {};
   if (::statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) != 0) return Error::last("statx " + what);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "fd.h"
+#include "pod.h"
 #include "result.h"
 
 namespace privsep {
@@ -17,6 +18,10 @@ using MountLock = std::mutex;
 
 // Root of the mount namespace in which the calling thread is.
 Result<Fd> open_root();
+
+// A volume of the pod as the calling thread's namespace, the launcher's, shows it; refused unless it is the one with
+// that identity.
+Result<Fd> open_in_launcher(PodVolume volume, const struct stat& id);
 
 Result<bool> is_mount_root(int fd, const std::string& what);
 

@@ -1,4 +1,7 @@
+#include <sys/sysmacros.h>
+
 #include "hotplug.h"
+#include "hotplug_block.h"
 #include "napi_addon.h"
 
 namespace privsep {
@@ -91,6 +94,71 @@ Napi::Value plug_filesystem_call(Addon& addon, const Napi::CallbackInfo& info) {
       });
 }
 
+Napi::Object device_object(Napi::Env env, const DeviceNode& node) {
+  Napi::Object object = Napi::Object::New(env);
+  object.Set("major", major(node.device));
+  object.Set("minor", minor(node.device));
+  object.Set("mode", node.mode);
+  return object;
+}
+
+// pluggedDevice(call, podsDir, podUid, volume)
+Napi::Value plugged_device_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  std::string volume = arguments.string(info[3], "volume", kMaxName);
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, volume](Home&, const Deadline&) {
+        return plugged_device(pods.get(), *pod, volume);
+      },
+      [](Napi::Env env, std::optional<DeviceNode>& node) -> Napi::Value {
+        if (!node) return env.Null();
+        return device_object(env, *node);
+      });
+}
+
+// attachedDevice(call, podsDir, attachmentPodUid, volume)
+Napi::Value attached_device_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto attachment = arguments.pod_uid(info[2]);
+  std::string volume = arguments.string(info[3], "volume", kMaxName);
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), attachment, volume](Home&, const Deadline& deadline) {
+        return attached_device(pods.get(), *attachment, volume, deadline);
+      },
+      [](Napi::Env env, AttachedDevice& found) -> Napi::Value {
+        if (found.outcome == PlugOutcome::kNotReady) return Napi::String::New(env, "not-ready");
+        if (found.outcome == PlugOutcome::kMissing) return Napi::String::New(env, "missing");
+        return device_object(env, found.node);
+      });
+}
+
+// plugBlock(call, podsDir, podUid, volume, device, owner)
+Napi::Value plug_block_call(Addon& addon, const Napi::CallbackInfo& info) {
+  constexpr int64_t kMaxMajor = (1 << 12) - 1;
+  constexpr int64_t kMaxMinor = (1 << 20) - 1;
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  std::string volume = arguments.string(info[3], "volume", kMaxName);
+  Napi::Object numbers = arguments.object(info[4], "device");
+  DeviceNode node;
+  node.device = makedev(static_cast<unsigned>(arguments.integer(numbers.Get("major"), "device.major", 0, kMaxMajor)),
+                        static_cast<unsigned>(arguments.integer(numbers.Get("minor"), "device.minor", 0, kMaxMinor)));
+  node.mode = static_cast<mode_t>(arguments.integer(numbers.Get("mode"), "device.mode", 0, 0777));
+  PlugOwner owner = plug_owner(arguments, info[5]);
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, volume, node, owner](Home&, const Deadline&) {
+        return plug_block(pods.get(), *pod, volume, node, owner);
+      },
+      boolean);
+}
+
 // unplug(call, podsDir, podUid, launcher | null, name)
 Napi::Value unplug_call(Addon& addon, const Napi::CallbackInfo& info) {
   Arguments arguments(info);
@@ -114,6 +182,9 @@ void define_hotplug(Addon& addon, Napi::Object exports) {
   addon.define(exports, "listPlugged", list_plugged_call);
   addon.define(exports, "ownPlugged", own_plugged_call);
   addon.define(exports, "plugFilesystem", plug_filesystem_call);
+  addon.define(exports, "pluggedDevice", plugged_device_call);
+  addon.define(exports, "attachedDevice", attached_device_call);
+  addon.define(exports, "plugBlock", plug_block_call);
   addon.define(exports, "unplug", unplug_call);
 }
 

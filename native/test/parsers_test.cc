@@ -7,6 +7,7 @@
 #include "../src/capabilities.h"
 #include "../src/cgroup.h"
 #include "../src/inotify.h"
+#include "../src/hotplug.h"
 #include "../src/mountinfo.h"
 #include "../src/pod.h"
 #include "check.h"
@@ -135,8 +136,29 @@ TEST(file_systems_are_found_in_mountinfo) {
   CHECK(find_filesystem(text, "devtmpfs") == makedev(0, 6));
   CHECK(find_filesystem(text, "devpts") == makedev(0, 21));
   CHECK(find_filesystem(text, "tmpfs") == 0);
+  CHECK(filesystem_of_mount(text, 23) == "devtmpfs");
+  CHECK(filesystem_of_mount(text, 24) == "devpts");
+  CHECK(filesystem_of_mount(text, 2) == "" && filesystem_of_mount(text, 26) == "");
   for (std::string_view bad : {"", "\n\n", "23", "23 26 0:6 / /dev rw - ", "23 26 x:6 / /dev rw - devtmpfs d rw",
                                "23 26 0: / /dev rw - devtmpfs d rw", "23 26 0:6", "- - - - - -"}) {
     CHECK(find_filesystem(bad, "devtmpfs") == 0);
   }
+  for (std::string_view bad : {"", "23", "23 26 0:6 / /dev rw - ", "x23 26 0:6 / /dev rw - tmpfs d rw"}) {
+    CHECK(filesystem_of_mount(bad, 23) == "");
+  }
+}
+
+TEST(volumes_are_dns_labels) {
+  const std::string longest(63, 'a');
+  for (const std::string& name : {std::string("data"), std::string("0-9"), longest}) {
+    CHECK(check_volume_name(name));
+    CHECK(check_plug_name(name) && check_plug_name(name + ".img"));
+  }
+  for (const std::string& name : {std::string(), std::string("."), std::string(".."), std::string("a/b"),
+                                  std::string("A"), std::string("-a"), std::string("a-"), std::string("a.b"),
+                                  std::string("a\0b", 3), longest + "a"}) {
+    CHECK(!check_volume_name(name));
+    CHECK(!check_plug_name(name) && !check_plug_name(name + ".img"));
+  }
+  CHECK(!check_volume_name("data.img") && !check_plug_name(".img") && !check_plug_name("hp.sock"));
 }

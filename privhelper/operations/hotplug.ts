@@ -2,18 +2,22 @@
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import {
   type ListResponseSchema,
+  type PlugBlockResponseSchema,
   type PlugFilesystemResponseSchema,
   PlugKind,
   PlugOutcome,
   type UnplugAllResponseSchema,
   type UnplugResponseSchema,
 } from '../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
-import type { FilesystemPlugOutcome, Launcher, PluggedEntry } from '../../native/binding.js';
-import { toFailure } from '../failure.js';
+import type { BlockDevice, FilesystemPlugOutcome, Launcher, PluggedEntry } from '../../native/binding.js';
+import { refusal, toFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
+import type { DeviceNumbers } from '../pods/plugged-devices.js';
+import type { PodRegistry } from '../pods/registry.js';
 import type { PodRef } from '../policy/check.js';
-import type { FilesystemPlug, UnplugRef } from '../policy/hotplug.js';
+import type { BlockPlug, FilesystemPlug, UnplugRef } from '../policy/hotplug.js';
+import type { AttachmentRef } from '../policy/sockets.js';
 
 const outcomes: Readonly<Record<FilesystemPlugOutcome, PlugOutcome>> = {
   plugged: PlugOutcome.CHANGED,
@@ -21,9 +25,11 @@ const outcomes: Readonly<Record<FilesystemPlugOutcome, PlugOutcome>> = {
   missing: PlugOutcome.MISSING,
 };
 
-/** Nothing proves yet that the pod is an attachment pod, so it must not be bound to the launcher pod. */
-class NotReady extends Error {
-  override readonly name = 'NotReady';
+class NoSource extends Error {
+  override readonly name = 'NoSource';
+  constructor(readonly outcome: PlugOutcome) {
+    super(`nothing to plug: ${PlugOutcome[outcome]}`);
+  }
 }
 
 function entryName({ volume, kind }: UnplugRef): string {
@@ -44,8 +50,8 @@ export function plugFilesystem(
     if (owned !== 'absent') {
       return { outcome: owned === 'changed' ? PlugOutcome.CHANGED : PlugOutcome.UNCHANGED };
     }
-    const mount = async () => {
-      const outcome = await recorded(
+    return withSource(pods, plug, () =>
+      recorded(
         helper,
         invocation,
         { pod: plug, launcher, name: entryName(plug) },
@@ -61,17 +67,96 @@ export function plugFilesystem(
             user,
           ),
         (result) => result === 'plugged',
-      );
-      if (outcome === 'not-ready') throw new NotReady();
-      return { outcome: outcomes[outcome] };
-    };
-    try {
-      return await pods.withAttachment(plug, mount);
-    } catch (error) {
-      if (error instanceof NotReady) return { outcome: PlugOutcome.NOT_READY };
-      throw error;
-    }
+      ),
+    );
   });
+}
+
+/** A node that the helper has made, or that the attachment pod vouches for, is plugged; any other is refused. */
+export function plugBlock(
+  helper: Helper,
+  invocation: Invocation,
+  plug: BlockPlug,
+): Promise<MessageInitShape<typeof PlugBlockResponseSchema>> {
+  const { native, podsDir, pods, policy, plugged } = helper;
+  return pods.withLauncher(invocation, plug, async (launcher) => {
+    const { podUid, volume } = plug;
+    const owner = { uid: policy.qemuUid, gid: policy.qemuGid };
+    const node = await native.pluggedDevice(invocation.call, podsDir, podUid, volume);
+    const known = plugged.find(podUid, volume);
+    if (node !== null && known !== undefined && sameDevice(node, known)) {
+      const changed = await native.plugBlock(invocation.call, podsDir, podUid, volume, node, owner);
+      return { outcome: changed ? PlugOutcome.CHANGED : PlugOutcome.UNCHANGED };
+    }
+    return withSource(pods, plug, async () => {
+      const device = await attachedDevice(helper, invocation, plug);
+      if (typeof device === 'string') return device;
+      if (node !== null && !sameDevice(node, device)) {
+        throw refusal(
+          'check device',
+          `node ${volume} in pod ${podUid} is another device than the volume's`,
+          'volume',
+        );
+      }
+      const place = { pod: plug, launcher, name: volume };
+      await recorded(
+        helper,
+        invocation,
+        place,
+        async () => {
+          // Before anybody can see the node.
+          plugged.remember(podUid, volume, device);
+          try {
+            await native.plugBlock(invocation.call, podsDir, podUid, volume, device, owner);
+          } catch (error) {
+            if (node === null && toFailure(error).unchanged) plugged.forget(podUid, volume);
+            throw error;
+          }
+        },
+        () => true,
+      );
+      return 'plugged';
+    });
+  });
+}
+
+/** Throws for a device that the host uses itself. */
+async function attachedDevice(
+  { native, podsDir, hostDisks }: Helper,
+  invocation: Invocation,
+  { attachmentPodUid, volume }: BlockPlug,
+): Promise<BlockDevice | 'not-ready' | 'missing'> {
+  const device = await native.attachedDevice(invocation.call, podsDir, attachmentPodUid, volume);
+  if (typeof device === 'string') return device;
+  const [use] = await hostDisks.uses([device]);
+  if (use !== undefined)
+    throw refusal('check device', `volume ${volume} is the host's own: ${use}`, 'volume');
+  return device;
+}
+
+function sameDevice(a: DeviceNumbers, b: DeviceNumbers): boolean {
+  return a.major === b.major && a.minor === b.minor;
+}
+
+/**
+ * Runs `plug` with the attachment pod bound to the launcher pod. Without anything there that proves it to be one, or
+ * without the volume, it is not bound.
+ */
+async function withSource(
+  pods: PodRegistry,
+  plug: AttachmentRef,
+  operation: () => Promise<FilesystemPlugOutcome>,
+): Promise<{ outcome: PlugOutcome }> {
+  try {
+    return await pods.withAttachment(plug, async () => {
+      const outcome = await operation();
+      if (outcome !== 'plugged') throw new NoSource(outcomes[outcome]);
+      return { outcome: PlugOutcome.CHANGED };
+    });
+  } catch (error) {
+    if (error instanceof NoSource) return { outcome: error.outcome };
+    throw error;
+  }
 }
 
 interface Place {
@@ -122,8 +207,11 @@ export function list(
   return pods.withLauncher(invocation, pod, async (launcher) => {
     const entries = await native.listPlugged(invocation.call, podsDir, pod.podUid, launcher);
     const recorded = new Set(hotplugRecords.entries(pod) ?? pluggedNames(entries));
-    const gone = [...recorded].filter((name) => entries.every((entry) => entry.name !== name));
-    const all = [...entries, ...gone.map((name) => ({ name, mounted: false, block: false }))];
+    const found = new Map(entries.map((entry) => [entry.name, entry]));
+    // In the order in which they were plugged, as far as that is known.
+    const all = [...new Set([...recorded, ...found.keys()])].map(
+      (name) => found.get(name) ?? { name, mounted: false, block: false },
+    );
     return {
       volumes: all.map(({ name, mounted, block }) => ({
         ...(name.endsWith('.img')
@@ -136,14 +224,15 @@ export function list(
 }
 
 export function unplug(
-  { native, podsDir, pods, hotplugRecords }: Helper,
+  { native, podsDir, pods, hotplugRecords, plugged }: Helper,
   invocation: Invocation,
-  plugged: UnplugRef,
+  ref: UnplugRef,
 ): Promise<MessageInitShape<typeof UnplugResponseSchema>> {
-  return pods.withLauncher(invocation, plugged, async (launcher) => {
-    const name = entryName(plugged);
-    const gone = await native.unplug(invocation.call, podsDir, plugged.podUid, launcher, name);
-    const forgotten = hotplugRecords.remove(plugged, name);
+  return pods.withLauncher(invocation, ref, async (launcher) => {
+    const name = entryName(ref);
+    const gone = await native.unplug(invocation.call, podsDir, ref.podUid, launcher, name);
+    if (ref.kind !== 'disk') plugged.forget(ref.podUid, ref.volume);
+    const forgotten = hotplugRecords.remove(ref, name);
     return { changed: gone || forgotten };
   });
 }
@@ -153,7 +242,7 @@ export function unplug(
  * the host is not. The record goes in any case, for nobody would come for it again.
  */
 export function unplugAll(
-  { native, podsDir, pods, hotplugRecords }: Helper,
+  { native, podsDir, pods, hotplugRecords, plugged }: Helper,
   invocation: Invocation,
   pod: PodRef,
 ): Promise<MessageInitShape<typeof UnplugAllResponseSchema>> {
@@ -182,6 +271,7 @@ export function unplugAll(
       );
       changed = changed || gone;
     }
+    plugged.drop(pod.podUid);
     const forgotten = hotplugRecords.removePod(pod);
     return { changed: changed || forgotten, problems };
   });

@@ -69,6 +69,11 @@ export class PluggedDevices {
     return true;
   }
 
+  /** The volume's device; undefined when none is recorded, also where the record cannot be read. */
+  find(podUid: string, volume: string): DeviceNumbers | undefined {
+    return this.read(podUid)?.find((device) => device.volume === volume);
+  }
+
   /** Throws when the record cannot be read: a policy that is made without it would take devices away. */
   list(podUid: string): readonly PluggedDevice[] {
     const devices = this.read(podUid);

@@ -1,6 +1,7 @@
 /** Checks of HotplugService. */
 import {
   PlugKind as Kind,
+  type PlugBlockRequest,
   type PlugFilesystemRequest,
   type UnplugRequest,
 } from '../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
@@ -49,6 +50,27 @@ export const plugFilesystem: Check<PlugFilesystemRequest, FilesystemPlug> = {
     return { ...pod, attachmentPodUid, volume, kind };
   },
   audited: ({ attachmentPodUid, volume, kind }) => ({ attachmentPodUid, volume, kind }),
+};
+
+export interface BlockPlug extends AttachmentRef {
+  readonly volume: string;
+}
+
+export const plugBlock: Check<PlugBlockRequest, BlockPlug> = {
+  words: [
+    ...podRefWords,
+    ...attachmentWords,
+    volumeWords,
+    'the attachment pod has exactly one entry for the volume, a block device reached without a link',
+    'the host neither has mounted it, or what is made of it, outside of pods, nor swaps to it',
+    'a node that is there already has the numbers with which the helper plugged it, or those of the attachment pod',
+  ],
+  parse(_policy, request) {
+    const pod = parsePodRef(request.pod);
+    const attachmentPodUid = attachmentPodUidField(pod, request.attachmentPodUid);
+    return { ...pod, attachmentPodUid, volume: volumeField(request.volume) };
+  },
+  audited: ({ attachmentPodUid, volume }) => ({ attachmentPodUid, volume }),
 };
 
 export interface UnplugRef extends PodRef {

@@ -1,6 +1,6 @@
 /** Values for fields: such as the helper accepts, such as lie at bounds, and such as an attacker would try. */
 import { ScalarType } from '@bufbuild/protobuf';
-import { claimVolume } from '../integration/privhelper-fixture.js';
+import { blockVolume, claimVolume } from '../integration/privhelper-fixture.js';
 import type { Random } from './random.js';
 
 export interface Target {
@@ -53,6 +53,7 @@ const accepted: Readonly<Record<string, readonly Value[]>> = {
   'OpenContainerDiskRequest.volumeIndex': [1, 1, 2, 2, 3, 999],
   'OpenContainerDiskRequest.imagePath': imagePaths,
   'PlugFilesystemRequest.volume': [claimVolume, claimVolume, 'absent'],
+  'PlugBlockRequest.volume': [blockVolume, blockVolume, 'absent'],
   'UnplugRequest.volume': [claimVolume, claimVolume, 'absent'],
   'ConnectRequest.index': [0, 0, 0, 0, 1, 2, 3],
   'ConnectRequest.sourceVmiUid': ['', '', '', '11111111-1111-4111-8111-111111111111'],

@@ -21,7 +21,7 @@ import { FailureSchema } from '../../gen/virtprivsep/privhelper/v1/common_pb.js'
 import { loadNative, type Native } from '../../native/binding.js';
 import { PodCgroups } from '../harness/pods/cgroup.js';
 import { removeTree } from '../harness/pods/remove.js';
-import { waitFor } from '../harness/pods/run.js';
+import { run, waitFor } from '../harness/pods/run.js';
 
 export const helperUser = 65530;
 export const agentUser = 65531;
@@ -245,6 +245,9 @@ export interface LauncherOptions {
 /** Every host has this directory, and its name is one that a volume may have. */
 const claimPath = '/srv';
 export const claimVolume = claimPath.slice(1);
+/** Its device is a RAM disk's: one that this machine has no driver for does as well. */
+export const blockVolume = 'ram';
+const blockNumbers = ['1', '0'];
 
 export class LauncherProcess {
   readonly words: string[][] = [];
@@ -369,6 +372,9 @@ export class TestPod {
     mkdirSync(claim, { mode: 0o755 });
     writeFileSync(join(claim, 'disk.img'), 'disk');
     const process = await this.process({ claim });
+    const device = join(this.volume('hotplug-disks'), blockVolume, randomUUID());
+    mkdirSync(join(device, '..'), { mode: 0o755 });
+    await run('mknod', ['-m', '660', device, 'b', ...blockNumbers]);
     await process.tell('listen', 'hotplug-disks/hp.sock');
     return process;
   }

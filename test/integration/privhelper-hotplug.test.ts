@@ -246,7 +246,7 @@ describe.runIf(process.getuid?.() === 0)('hot-plugged volumes', () => {
     expect(await plug('data')).toBe(CHANGED);
   });
 
-  it('AFT-012 come from the attachment pods of the launcher pod only', async () => {
+  it('STO-033 come from the attachment pods of the launcher pod only', async () => {
     const other = await node.createPod({
       name: 'virt-launcher-vm2-abcde',
       vmiUid: vmi.vmiUid,
@@ -267,6 +267,35 @@ describe.runIf(process.getuid?.() === 0)('hot-plugged volumes', () => {
     expect(await failureOf(plug('dump', PlugKind.DIRECTORY, borrowed))).toMatchObject(refused);
     expect(existsSync(join(other.emptyDir('hotplug-disks'), 'data.img'))).toBe(false);
     expect(await list()).toEqual([['data', 'DISK', true, true]]);
+  });
+
+  it('AFT-033 of a VM that moves to another pod and back are mounted once in each, and nothing stays', async () => {
+    const target = await node.createPod({
+      name: 'virt-launcher-vm1-fghij',
+      vmiUid: vmi.vmiUid,
+      podIP: '10.244.2.16',
+    });
+    const second = await startLauncher(target, { ...vmi, machine: 'fake' });
+    const moved = await createAttachment(node, {
+      podIP: '10.244.2.17',
+      claims: [{ name: 'data', directory: claim('data') }],
+    });
+    const there = { podUid: target.uid, vmiUid: vmi.vmiUid };
+    const countIn = (pid: number) =>
+      readFileSync(`/proc/${pid}/mountinfo`, 'utf8')
+        .split('\n')
+        .filter((line) => line.includes('/hotplug-disks/')).length;
+    for (let round = 0; round < 2; round += 1) {
+      expect(await plug('data')).toBe(CHANGED);
+      expect(await plug('data', PlugKind.DISK, moved, there)).toBe(CHANGED);
+      expect([countIn(launcher.pid), countIn(second.pid)]).toEqual([1, 1]);
+      expect(JSON.parse(readFileSync(record(), 'utf8')).mountTargetEntries).toHaveLength(2);
+      expect(await client().unplugAll({ pod: ref() })).toMatchObject({ changed: true, problems: [] });
+      expect([countIn(launcher.pid), countIn(second.pid)]).toEqual([0, 1]);
+      expect(await client().unplugAll({ pod: there })).toMatchObject({ changed: true, problems: [] });
+    }
+    expect(existsSync(record())).toBe(false);
+    expect(existsSync(join(target.emptyDir('hotplug-disks'), 'data.img'))).toBe(false);
   });
 
   it('are not put over what a launcher has made of their place', async () => {
@@ -297,6 +326,176 @@ describe.runIf(process.getuid?.() === 0)('hot-plugged volumes', () => {
     expect(await failureOf(plug('data'))).toMatchObject({
       ...refused,
       operation: "hotplug-disks of launcher is not the pod's volume",
+    });
+  });
+
+  describe('in block mode', () => {
+    const loops: string[] = [];
+    let device: { major: number; minor: number };
+    const source = (volume: string) => join(attachment.emptyDir('hotplug-disks'), volume);
+    const plugBlock = async (volume: string, from = attachment, into = ref()) =>
+      (await client().plugBlock({ pod: into, attachmentPodUid: from.uid, volume })).outcome;
+    const remembered = () => {
+      const file = join(helper.pluggedDevicesDir, pod.uid);
+      return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')).devices : [];
+    };
+    const makeNode = (path: string, type = 'b', { major, minor } = device) =>
+      run('mknod', ['-m', '660', path, type, String(major), String(minor)]);
+
+    async function loop(name: string): Promise<{ major: number; minor: number }> {
+      const file = claim(`${name}.raw`);
+      writeFileSync(file, Buffer.alloc(4 << 20));
+      const path = (await run('losetup', ['--find', '--show', file])).trim();
+      loops.push(path);
+      return { major: 7, minor: Number(path.replace('/dev/loop', '')) };
+    }
+
+    beforeAll(async () => {
+      device = await loop('block');
+    });
+    afterAll(async () => {
+      for (const path of loops) await run('losetup', ['--detach', path]);
+    });
+    beforeEach(() => {
+      mkdirSync(source('block'));
+    });
+
+    it('STO-017 are nodes with the numbers of the attachment pod’s, owned by the launcher’s user', async () => {
+      const uid = '99999999-9999-4999-8999-999999999999';
+      await makeNode(join(source('block'), uid));
+      expect(await plugBlock('block')).toBe(CHANGED);
+      const node = statSync(seen('block'));
+      expect(node.isBlockDevice()).toBe(true);
+      expect(node.rdev).toBe(statSync(join(source('block'), uid)).rdev);
+      expect([node.uid, node.gid, node.mode & 0o777]).toEqual([qemuUser, qemuUser, 0o660]);
+      expect(remembered()).toEqual([{ volume: 'block', ...device }]);
+      expect(await list()).toEqual([['block', 'BLOCK', true, true]]);
+      // The pod that it came from may be gone, and so may the helper that plugged it.
+      await attachment.destroy();
+      await helper.stop('SIGKILL');
+      await helper.start();
+      expect(await plugBlock('block')).toBe(UNCHANGED);
+      expect(await unplug('block', PlugKind.BLOCK)).toBe(true);
+      expect(existsSync(hostPath('block'))).toBe(false);
+      expect(remembered()).toEqual([]);
+      expect(existsSync(record())).toBe(false);
+    });
+
+    it('wait for the attachment pod and its device', async () => {
+      expect(await plugBlock('absent')).toBe(MISSING);
+      expect((await failureOf(plugBlock('block'))).errnoName).toBe('ENODEV');
+      const late = await createAttachment(node, { podIP: '10.244.2.14', claims: [], late: true });
+      mkdirSync(join(late.emptyDir('hotplug-disks'), 'block'));
+      expect(await plugBlock('block', late)).toBe(NOT_READY);
+      expect(remembered()).toEqual([]);
+      expect(existsSync(record())).toBe(false);
+    });
+
+    it('STO-033 that are no single block device of the attachment pod are refused', async () => {
+      const canary = join(claims, 'block-canary');
+      await makeNode(canary);
+      const other = join(claims, 'block-directory');
+      mkdirSync(other);
+      await makeNode(join(other, 'device'));
+      const in_ = (name: string) => join(source('block'), name);
+      const places: (() => unknown)[] = [
+        () => symlinkSync(canary, in_('a')),
+        () => writeFileSync(in_('a'), ''),
+        () => makeNode(in_('a'), 'c', { major: 1, minor: 1 }),
+        () => mkdirSync(in_('a')),
+        () => Promise.all([makeNode(in_('a')), makeNode(in_('b'))]),
+      ];
+      for (const put of places) {
+        await put();
+        expect(await failureOf(plugBlock('block'))).toMatchObject({ refused: true, unchanged: true });
+        rmSync(source('block'), { recursive: true });
+        mkdirSync(source('block'));
+      }
+      rmSync(source('block'), { recursive: true });
+      symlinkSync(other, source('block'));
+      expect(await failureOf(plugBlock('block'))).toMatchObject(refused);
+      expect(remembered()).toEqual([]);
+      expect(readdirSync(pod.emptyDir('hotplug-disks'))).toEqual([]);
+    });
+
+    it('STO-033 that the host uses itself are refused', async () => {
+      // The device of the host's root file system.
+      const { dev } = statSync('/');
+      await makeNode(join(source('block'), 'root'), 'b', { major: dev >> 8, minor: dev & 0xff });
+      expect(await failureOf(plugBlock('block'))).toMatchObject({
+        ...refused,
+        field: 'volume',
+        message: expect.stringContaining("the host's own"),
+      });
+      rmSync(join(source('block'), 'root'));
+      await makeNode(join(source('block'), 'data'));
+      await run('mkfs.ext4', ['-q', '-F', loops[0] ?? '']);
+      const mounted = claim('mounted');
+      mkdirSync(mounted);
+      await run('mount', [loops[0] ?? '', mounted]);
+      try {
+        expect(await failureOf(plugBlock('block'))).toMatchObject(refused);
+      } finally {
+        await run('umount', [mounted]);
+      }
+      expect(remembered()).toEqual([]);
+      expect(existsSync(hostPath('block'))).toBe(false);
+      expect(await plugBlock('block')).toBe(CHANGED);
+    });
+
+    it('STO-033 of another launcher’s attachment pod are refused', async () => {
+      await makeNode(join(source('block'), 'data'));
+      expect(await plugBlock('block')).toBe(CHANGED);
+      const other = await node.createPod({
+        name: 'virt-launcher-vm2-abcde',
+        vmiUid: vmi.vmiUid,
+        podIP: '10.244.2.15',
+      });
+      await startLauncher(other, { ...vmi, name: 'vm2', machine: 'fake' });
+      const into = { podUid: other.uid, vmiUid: '5f3c7b1e-6f0d-4a53-9a52-3a7a3c1f9f50' };
+      expect(await failureOf(plugBlock('block', attachment, into))).toMatchObject({
+        ...refused,
+        field: 'attachment_pod_uid',
+      });
+      expect(readdirSync(other.emptyDir('hotplug-disks'))).toEqual([]);
+    });
+
+    it('are not what a launcher has put in their place', async () => {
+      await makeNode(join(source('block'), 'data'));
+      const stranger = await loop('stranger');
+      await makeNode(hostPath('block'), 'b', stranger);
+      expect(await failureOf(plugBlock('block'))).toMatchObject({ ...refused, field: 'volume' });
+      rmSync(hostPath('block'));
+      const canary = join(claims, 'node-canary');
+      await makeNode(canary, 'b', stranger);
+      symlinkSync(canary, hostPath('block'));
+      expect(await failureOf(plugBlock('block'))).toMatchObject(refused);
+      expect(statSync(canary).uid).toBe(0);
+      rmSync(hostPath('block'));
+      expect(remembered()).toEqual([]);
+      // As virt-handler left it: it is the volume's, and remembered from now on.
+      await makeNode(hostPath('block'));
+      expect(await plugBlock('block')).toBe(CHANGED);
+      expect(remembered()).toEqual([{ volume: 'block', ...device }]);
+      // A name for more than one node is no place for the next.
+      linkSync(hostPath('block'), hostPath('kept'));
+      expect(await failureOf(plugBlock('block'))).toMatchObject(refused);
+      rmSync(hostPath('kept'));
+      expect(await plugBlock('block')).toBe(UNCHANGED);
+    });
+
+    it('are not made where nobody could open them', async () => {
+      await makeNode(join(source('block'), 'data'));
+      const volume = pod.emptyDir('hotplug-disks');
+      await run('mount', ['--bind', volume, volume]);
+      await run('mount', ['-o', 'remount,bind,nodev', volume]);
+      expect(await failureOf(plugBlock('block'))).toMatchObject({
+        ...refused,
+        operation: 'hotplug-disks is on a file system mounted nodev',
+      });
+      await run('umount', [volume]);
+      expect(remembered()).toEqual([]);
+      expect(existsSync(record())).toBe(false);
     });
   });
 });

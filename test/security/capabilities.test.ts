@@ -19,7 +19,7 @@ import { startLauncher } from '../harness/launcher/start.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
 import type { Pod } from '../harness/pods/pod.js';
 import { waitFor } from '../harness/pods/run.js';
-import { claimVolume, HelperProcess, TestPod } from '../integration/privhelper-fixture.js';
+import { blockVolume, claimVolume, HelperProcess, TestPod } from '../integration/privhelper-fixture.js';
 
 const vmi = { namespace: 'default', name: 'vm1', vmiUid: '1f3c7b1e-6f0d-4a53-9a52-3a7a3c1f9f10' };
 const volumeIndex = 2;
@@ -95,6 +95,7 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
           .statIso({ pod: ref(), iso: { case: 'configMapVolume', value: 'config' } }),
     ],
     [HotplugService.method.plugFilesystem, plugFilesystem],
+    [HotplugService.method.plugBlock, plugBlock],
     [HotplugService.method.list, () => helper.operator(HotplugService).list({ pod: ref() })],
     [HotplugService.method.unplug, () => helper.operator(HotplugService).unplug(unplugged())],
     [HotplugService.method.unplugAll, unplugAll],
@@ -131,6 +132,11 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
   function plugFilesystem() {
     const plugged = { ...unplugged(), attachmentPodUid: attachment.podUid };
     return helper.operator(HotplugService).plugFilesystem(plugged);
+  }
+
+  function plugBlock() {
+    const plugged = { pod: ref(), attachmentPodUid: attachment.podUid, volume: blockVolume };
+    return helper.operator(HotplugService).plugBlock(plugged);
   }
 
   /** What could not be taken away is part of the answer. */

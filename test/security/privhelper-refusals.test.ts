@@ -72,6 +72,10 @@ describe.runIf(isRoot)('what the helper refuses', () => {
       ['MountContainerDisk', () => storage().mountContainerDisk({ pod: ref })],
       ['MountKernelArtifact', () => storage().mountKernelArtifact({ pod: ref, imagePath: '/vmlinuz' })],
       ['PlugFilesystem', () => helper.client(HotplugService).plugFilesystem({ pod: ref, ...plug })],
+      [
+        'PlugBlock',
+        () => helper.client(HotplugService).plugBlock({ pod: ref, attachmentPodUid, volume: 'data' }),
+      ],
       ['List', () => helper.client(HotplugService).list({ pod: ref })],
       ['Unplug', () => helper.client(HotplugService).unplug({ pod: ref, ...plug })],
       ['Claim', () => helper.client(DeviceService).claim({ pod: ref, devices: [Device.TUN] })],

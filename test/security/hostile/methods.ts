@@ -31,7 +31,7 @@ import {
 } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { methodName } from '../../../privhelper/declarations.js';
 import { type Entry, inspection, type Subject, table } from '../../../privhelper/dispatch.js';
-import { claimVolume } from '../../integration/privhelper-fixture.js';
+import { blockVolume, claimVolume } from '../../integration/privhelper-fixture.js';
 
 /** What a request is made for. */
 export interface Target {
@@ -115,6 +115,7 @@ const diskPeer: Use = { entry: 'container-disks/disk_0.sock', how: 'connect' };
 const iso: Use = { entry: 'private/config-map-disks/config.iso', how: 'look' };
 const bootPeer: Use = { entry: 'container-disks/kernel-boot.sock', how: 'connect' };
 const bootDirectory: Use = { entry: 'container-disks/kernel-boot', how: 'make' };
+const pluggedNode: Use = { entry: 'hotplug-disks/ram', how: 'make' };
 const plugged: Use = { entry: 'hotplug-disks/srv.img', how: 'make' };
 const diskImage: Use = { entry: 'container-disks/disk_0.img', how: 'make' };
 
@@ -339,6 +340,22 @@ const lines: readonly Line[] = [
             request.kind = PlugKind.BLOCK;
           },
         ],
+      ],
+    },
+  ),
+  line(
+    HotplugService.method.plugBlock,
+    (target) => ({ ...pod(target), attachmentPodUid: target.attachmentPodUid, volume: blockVolume }),
+    {
+      uses: [launcher, pluggedNode],
+      wrong: [
+        [
+          'attachment_pod_uid',
+          (request) => {
+            request.attachmentPodUid = request.pod?.podUid ?? '';
+          },
+        ],
+        ...volumesOfNone,
       ],
     },
   ),

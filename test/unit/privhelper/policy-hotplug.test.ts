@@ -1,11 +1,12 @@
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { describe, expect, it } from 'vitest';
 import {
+  PlugBlockRequestSchema,
   PlugFilesystemRequestSchema,
   PlugKind,
   UnplugRequestSchema,
 } from '../../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
-import { plugFilesystem, unplug } from '../../../privhelper/policy/hotplug.js';
+import { plugBlock, plugFilesystem, unplug } from '../../../privhelper/policy/hotplug.js';
 import { createPolicy } from '../../../privhelper/policy/policy.js';
 import { podA, podB, refA, refusedField } from './fakes.js';
 
@@ -40,7 +41,20 @@ describe('hot-plugged volumes', () => {
   it.each(badVolumes)('are not named %j', (volume) => {
     expect(field({ volume })).toBe('volume');
     const request = { pod: refA, volume, kind: PlugKind.DISK };
+    const block = { pod: refA, attachmentPodUid: podB, volume };
+    expect(refusedField(() => plugBlock.parse(policy, create(PlugBlockRequestSchema, block)))).toBe('volume');
     expect(refusedField(() => unplug.parse(policy, create(UnplugRequestSchema, request)))).toBe('volume');
+  });
+
+  it('are block devices of an attachment pod', () => {
+    const of = (attachmentPodUid: string) =>
+      plugBlock.parse(
+        policy,
+        create(PlugBlockRequestSchema, { pod: refA, attachmentPodUid, volume: 'data' }),
+      );
+    expect(of(podB)).toEqual({ ...refA, attachmentPodUid: podB, volume: 'data' });
+    expect(plugBlock.audited(of(podB))).toEqual({ attachmentPodUid: podB, volume: 'data' });
+    expect(refusedField(() => of(podA))).toBe('attachment_pod_uid');
   });
 
   it('are unplugged by kind', () => {

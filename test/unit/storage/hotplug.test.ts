@@ -25,6 +25,10 @@ class FakeHotplugHelper implements HotplugHelper {
     return this.plug(`plug ${volume} ${kind} of ${from} into ${podUid}`, volume, kind);
   }
 
+  async plugBlock({ podUid }: PodRef, from: string, volume: string) {
+    return this.plug(`plug ${volume} block of ${from} into ${podUid}`, volume, 'block');
+  }
+
   async listPlugged({ podUid }: PodRef) {
     this.calls.push(`list ${podUid}`);
     return this.plugged;
@@ -53,6 +57,8 @@ class FakeHotplugHelper implements HotplugHelper {
 }
 
 let helper: FakeHotplugHelper;
+let policies: string[];
+let policyError: Error | undefined;
 let local: Set<string>;
 let pods: string[];
 let volumes: HelperHotplugVolumes;
@@ -61,8 +67,15 @@ beforeEach(() => {
   helper = new FakeHotplugHelper();
   local = new Set(['lp']);
   pods = ['lp'];
+  policies = [];
+  policyError = undefined;
+  const apply = async () => {
+    if (policyError !== undefined) throw policyError;
+    policies.push(helper.plugged.map(({ volume }) => volume).join(' '));
+  };
   volumes = new HelperHotplugVolumes({
     helper,
+    devices: { apply },
     node: 'me',
     hasVolumes: (podUid) => local.has(podUid),
     podsOf: () => pods,
@@ -175,5 +188,53 @@ describe('hot-plugged volumes of a pod', () => {
       'plug b disk of target-attachment into lp',
     ]);
     expect(helper.plugged).toHaveLength(2);
+  });
+
+  describe('in block mode', () => {
+    /** As above, the volumes being block devices. */
+    function block(spec: readonly string[], status: readonly string[] = spec): Vmi {
+      const made = vmi(spec, status);
+      for (const each of made.status.volumeStatus ?? []) {
+        each.persistentVolumeClaimInfo = { volumeMode: 'Block' } as never;
+      }
+      return made;
+    }
+
+    it('STO-018 may be opened once all are plugged, and the policy is applied when something has changed', async () => {
+      await volumes.mount(block(['a', 'b']));
+      expect(policies).toEqual(['a b']);
+      for (const name of ['a', 'b']) helper.results.set(name, 'unchanged');
+      await volumes.mount(block(['a', 'b']));
+      expect(policies).toEqual(['a b']);
+      await volumes.mount(block(['a', 'b', 'c']));
+      expect(policies).toEqual(['a b', 'a b c']);
+      await volumes.unmount(block(['a', 'c'], ['a', 'b', 'c']), none);
+      expect(helper.calls.at(-1)).toBe('unplug b block');
+      expect(policies).toEqual(['a b', 'a b c', 'a c']);
+    });
+
+    it('are tried again with the policy that could not be applied', async () => {
+      policyError = new Error('no program');
+      await expect(volumes.mount(block(['a']))).rejects.toThrow(
+        'failed to apply the device policy: no program',
+      );
+      policyError = undefined;
+      helper.results.set('a', 'unchanged');
+      await volumes.mount(block(['a']));
+      expect(policies).toEqual(['a']);
+    });
+
+    it('AFT-036 that come late do not keep the others from being opened', async () => {
+      helper.results.set('late', 'missing');
+      await expect(volumes.mount(block(['late', 'a']))).rejects.toThrow('of-late has no device for it');
+      expect(policies).toEqual(['a']);
+    });
+
+    it('STO-022 are skipped where they are utility volumes', async () => {
+      const made = block([], ['u']);
+      made.spec.utilityVolumes = [{ name: 'u', claimName: 'c' }];
+      await volumes.mount(made);
+      expect(helper.calls).toEqual([]);
+    });
   });
 });

@@ -1,0 +1,39 @@
+// Block devices that are plugged into a launcher pod after its start, as nodes in the pod's hotplug-disks.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+
+#include "deadline.h"
+#include "hotplug.h"
+#include "pod.h"
+
+namespace privsep {
+
+struct DeviceNode {
+  dev_t device = 0;
+  mode_t mode = 0;  // permission bits
+};
+
+// The node of a volume in the launcher pod; nothing when there is none. Refused: what is no block device.
+Result<std::optional<DeviceNode>> plugged_device(int pods_dir, const PodUid& pod, const std::string& volume);
+
+// What an attachment pod offers for a volume.
+struct AttachedDevice {
+  PlugOutcome outcome = PlugOutcome::kNotReady;
+  DeviceNode node;
+};
+
+// The only node in hotplug-disks/<volume> of an attachment pod, in which somebody must listen. Refused: what is no
+// block device, and more than one entry. kMissing: there is no such directory. ENODEV: it is empty.
+Result<AttachedDevice> attached_device(int pods_dir, const PodUid& attachment, const std::string& volume,
+                                       const Deadline& deadline);
+
+// Makes the node unless it is there, and gives it to the owner. False when nothing was to be done. Refused: a file
+// system that lets nobody open device nodes, and something else in the place of the node.
+Result<bool> plug_block(int pods_dir, const PodUid& pod, const std::string& volume, const DeviceNode& node,
+                        const PlugOwner& owner);
+
+}  // namespace privsep

