@@ -236,7 +236,10 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
     devices: new HelperDeviceOwnership({
       helper,
       pods: clients,
-      useEmulation: () => cluster.current().useEmulation,
+      config: () => cluster.current(),
+      events,
+      clock: timers,
+      log,
     }),
     devicePolicy,
     hypervisor: new NoTuning(),

@@ -74,7 +74,8 @@ export type PodVolume =
   | 'container-disks'
   | 'libvirt-runtime'
   | 'ephemeral-disks'
-  | 'hotplug-disks';
+  | 'hotplug-disks'
+  | 'virtiofs-containers';
 
 /** An entry in a volume or in directories below it. */
 export interface VolumeEntry {
@@ -175,7 +176,7 @@ export interface NamespaceId {
   readonly ino: bigint;
 }
 
-export type ClaimableDevice = 'kvm' | 'tun' | 'vhost-net' | 'vhost-vsock';
+export type ClaimableDevice = 'kvm' | 'mshv' | 'tun' | 'vhost-net' | 'vhost-vsock' | 'sev' | 'vfio';
 export type WriteOutcome = 'equal' | 'created' | 'replaced';
 export type ClaimOutcome = 'claimed' | 'already-owned' | 'missing';
 /** `disk`: `<volume>.img` shows disk.img of the volume; `directory`: `<volume>` shows the volume itself. */
@@ -329,6 +330,15 @@ export interface Native {
     uid: number,
     gid: number,
   ): Promise<ListeningSocket>;
+  /** Gives the socket at the entry to uid:gid. False when it was theirs already. */
+  claimSocket(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    entry: VolumeEntry,
+    uid: number,
+    gid: number,
+  ): Promise<boolean>;
   /** Unlinks the entry if it is still that inode. False when it was not there, another one or not to be reached. */
   unlinkSocket(
     call: Call,
@@ -490,10 +500,15 @@ export interface Native {
     launcher: Launcher | null,
     name: string,
   ): Promise<boolean>;
+  /**
+   * Gives nodes of the launcher's /dev to uid:gid: the devices, and a block device /dev/<name> for each of
+   * `volumes`. One outcome for each device, then one for each volume.
+   */
   claimDevices(
     call: Call,
     launcher: Launcher,
     devices: readonly ClaimableDevice[],
+    volumes: readonly string[],
     uid: number,
     gid: number,
   ): Promise<ClaimOutcome[]>;
@@ -530,6 +545,40 @@ export interface Native {
     podUid: string,
     changes: readonly { readonly allow: boolean; readonly rule: string }[],
   ): Promise<void>;
+  /**
+   * Looks for an image in a volume of vmi-disks, which must be a mount of its own. Anything but a regular file of
+   * that mount is refused; an image that an earlier call did not live to give away counts as missing. `file`
+   * empty: the directory itself, which exists.
+   */
+  vmiDiskState(
+    call: Call,
+    launcher: Launcher,
+    volume: string,
+    file: string,
+  ): Promise<{ readonly exists: boolean; readonly availableBytes: bigint }>;
+  /** Makes an image of `size` bytes without data, owner uid:gid, mode 0644. False when there is one, left untouched. */
+  createVmiDisk(
+    call: Call,
+    launcher: Launcher,
+    volume: string,
+    file: string,
+    size: bigint,
+    uid: number,
+    gid: number,
+  ): Promise<boolean>;
+  /**
+   * Gives the directory of a volume of vmi-disks away. `foreign`: it is not the root of a volume that kubelet
+   * mounted for this pod, so it was left alone.
+   */
+  claimVmiDisks(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher,
+    volume: string,
+    uid: number,
+    gid: number,
+  ): Promise<'claimed' | 'already-owned' | 'foreign'>;
 
   /** Sets or clears the append-only flag of a file that the helper owns. False: the file system has no such flag. */
   setAppendOnly(call: Call, fd: number, on: boolean): Promise<boolean>;

@@ -33,12 +33,15 @@ import * as network from './operations/network.js';
 import * as pod from './operations/pod.js';
 import * as socket from './operations/socket.js';
 import * as storage from './operations/storage.js';
+import * as vmiDisks from './operations/vmi-disks.js';
 import type { Check, Named } from './policy/check.js';
+import * as deviceCheck from './policy/devices.js';
 import * as hotplugCheck from './policy/hotplug.js';
 import * as imageCheck from './policy/images.js';
 import * as networkCheck from './policy/network.js';
 import * as check from './policy/requests.js';
 import * as socketCheck from './policy/sockets.js';
+import * as vmiDiskCheck from './policy/vmi-disks.js';
 
 /** What the agent may ask for. */
 export const table = [
@@ -61,6 +64,7 @@ export const table = [
     socket.connectAttachment,
   ),
   unary(SocketService.method.listen, socketCheck.listener, 'launcher', socket.listen),
+  unary(SocketService.method.claimVirtiofs, socketCheck.claimVirtiofs, 'launcher', socket.claimVirtiofs),
   unary(SocketService.method.closeListener, socketCheck.listener, 'pod', socket.closeListener),
 
   unary(NetworkService.method.observe, check.podOnly, 'launcher', network.observe),
@@ -109,8 +113,21 @@ export const table = [
   unary(HotplugService.method.unplug, hotplugCheck.unplug, 'launcher', hotplug.unplug),
   unary(HotplugService.method.unplugAll, check.podOnly, 'launcher or hotplug record', hotplug.unplugAll),
 
-  unary(DeviceService.method.claim, check.claim, 'launcher', device.claim),
-  unary(DeviceService.method.setPolicy, check.setPolicy, 'launcher', setPolicy),
+  unary(
+    StorageService.method.ensureHostDisk,
+    vmiDiskCheck.ensureHostDisk,
+    'launcher',
+    vmiDisks.ensureHostDisk,
+  ),
+  unary(
+    StorageService.method.claimVolumeDirectory,
+    vmiDiskCheck.claimVolumeDirectory,
+    'launcher',
+    vmiDisks.claimVolumeDirectory,
+  ),
+
+  unary(DeviceService.method.claim, deviceCheck.claim, 'launcher', device.claim),
+  unary(DeviceService.method.setPolicy, deviceCheck.setPolicy, 'launcher', setPolicy),
 ] as const;
 
 /** What an operator may ask for besides, over ctl.sock. All of it looks and changes nothing. */

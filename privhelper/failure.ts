@@ -124,6 +124,9 @@ const codeOfErrno: Readonly<Record<string, Code>> = {
   ENODEV: Code.FailedPrecondition,
   ENXIO: Code.FailedPrecondition,
   ESRCH: Code.FailedPrecondition,
+  // The file system is not made for it.
+  EFBIG: Code.FailedPrecondition,
+  EROFS: Code.FailedPrecondition,
   // What is there is of another type than what belongs there.
   EISDIR: Code.FailedPrecondition,
   ENOTDIR: Code.FailedPrecondition,

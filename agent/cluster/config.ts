@@ -20,6 +20,9 @@ export interface SmBios {
   readonly family: string;
 }
 
+/** `hyperv-direct`: QEMU on /dev/mshv. */
+export type HypervisorName = 'kvm' | 'hyperv-direct';
+
 export interface PermittedHostDevices {
   readonly pciHostDevices: readonly { readonly pciVendorSelector: string; readonly resourceName: string }[];
   readonly mediatedDevices: readonly { readonly mdevNameSelector: string; readonly resourceName: string }[];
@@ -29,6 +32,7 @@ export interface ClusterConfig {
   readonly featureGates: FeatureGates;
   /** Guests may run without /dev/kvm. */
   readonly useEmulation: boolean;
+  readonly hypervisor: HypervisorName;
   readonly pvcTolerateLessSpaceUpToPercent: number;
   readonly minimumReservePvcBytes: number;
   readonly evictionStrategy: string;
@@ -86,12 +90,14 @@ function readClusterConfig(object: Fields): ClusterConfig {
   const options = configuration.struct('virtualMachineOptions');
   const guestAgentVersions = configuration.strings('supportedGuestAgentVersions', maxEntries);
   validateUnused(configuration, developer);
+  const featureGates = {
+    enabled: new Set(developer.strings('featureGates', maxEntries)),
+    disabled: new Set(developer.strings('disabledFeatureGates', maxEntries)),
+  };
   return {
-    featureGates: {
-      enabled: new Set(developer.strings('featureGates', maxEntries)),
-      disabled: new Set(developer.strings('disabledFeatureGates', maxEntries)),
-    },
+    featureGates,
     useEmulation: developer.boolean('useEmulation'),
+    hypervisor: hypervisor(configuration, featureGates),
     pvcTolerateLessSpaceUpToPercent: within(developer, 'pvcTolerateLessSpaceUpToPercent', 100) || 10,
     minimumReservePvcBytes: within(developer, 'minimumReservePVCBytes', Number.MAX_SAFE_INTEGER) || 131072,
     evictionStrategy: configuration.string('evictionStrategy') || 'None',
@@ -128,6 +134,12 @@ function apiRateLimit(fields: Fields): ClusterConfig['apiRateLimit'] {
   const bucket = fields.struct('restClient').struct('rateLimiter').struct('tokenBucketRateLimiter');
   const positive = (value: number) => (value > 0 ? value : undefined);
   return { qps: positive(bucket.number('qps')), burst: positive(bucket.integer('burst')) };
+}
+
+/** The first of the list counts, and only with its gate. */
+function hypervisor(configuration: Fields, gates: FeatureGates): HypervisorName {
+  const [name] = configuration.list('hypervisors', maxEntries, (entry) => entry.string('name'));
+  return name === 'hyperv-direct' && isFeatureGateOn(gates, 'ConfigurableHypervisor') ? name : 'kvm';
 }
 
 /** What KubeVirt checks although this agent does not use it: a refused object is refused whole. */

@@ -1,36 +1,54 @@
-/**
- * Device nodes that the launcher's user must own before the VM starts (KubeVirt pkg/virt-handler
- * controller.go setupDevicesOwnerships, non-root.go).
- */
-import { ClaimOutcome, type ClaimResult, Device } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
+/** Gives a launcher its devices and files, by the helper (KubeVirt pkg/virt-handler/controller.go setupDevicesOwnerships). */
+import { ClaimOutcome } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
+import type { ClaimResponse, Device } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
+import {
+  type EnsureHostDiskResponse,
+  HostDiskOutcome,
+  VolumeClaimOutcome,
+} from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import type { PodFinder, PodRef } from '../api/pod-ref.js';
 import type { Vmi } from '../api/vmi.js';
-import { CriticalNetworkError, type DeviceOwnership } from '../reconcile/ports.js';
-import { isNonRoot } from '../reconcile/predicates.js';
-import { requiresTun, requiresVhostNet } from './requirements.js';
+import type { ClusterConfig } from '../cluster/config.js';
+import type { Logger } from '../log/log.js';
+import { asError, explained } from '../reconcile/errors.js';
+import type { Clock, DeviceOwnership, EventRecorder } from '../reconcile/ports.js';
+import { type HostDiskRequirement, ownershipRequirements, type Requirement } from './requirements.js';
 
-/** The helper's device call. Throws a HelperError. */
-export interface DeviceHelper {
-  claimDevices(request: { readonly pod: PodRef; readonly devices: Device[] }): Promise<ClaimResult[]>;
+/** How long the socket of a virtiofs container may be late before that is an error. */
+const graceMs = 60_000;
+
+/** The helper's calls that give things to QEMU's user. All throw a HelperError. */
+export interface OwnershipHelper {
+  claimDevices(request: {
+    readonly pod: PodRef;
+    readonly devices: Device[];
+    readonly blockVolumes: string[];
+  }): Promise<Pick<ClaimResponse, 'results' | 'blockVolumes'>>;
+  ensureHostDisk(request: {
+    readonly pod: PodRef;
+    readonly volume: string;
+    readonly fileName: string;
+    readonly capacityBytes: bigint;
+    readonly tolerancePercent: number;
+    readonly reserveBytes: bigint;
+  }): Promise<Pick<EnsureHostDiskResponse, 'outcome' | 'sizeBytes' | 'availableBytes'>>;
+  claimVolumeDirectory(pod: PodRef, volume: string): Promise<VolumeClaimOutcome>;
+  claimVirtiofs(pod: PodRef, filesystem: string): Promise<ClaimOutcome>;
 }
 
 export interface DeviceOwnershipOptions {
-  readonly helper: DeviceHelper;
+  readonly helper: OwnershipHelper;
   readonly pods: PodFinder;
-  /** `developerConfiguration.useEmulation` of the cluster. */
-  readonly useEmulation: () => boolean;
+  readonly config: () => Pick<
+    ClusterConfig,
+    'useEmulation' | 'hypervisor' | 'pvcTolerateLessSpaceUpToPercent' | 'minimumReservePvcBytes'
+  >;
+  readonly events: EventRecorder;
+  readonly clock: Clock;
+  readonly log: Logger;
 }
 
-/** What a VMI needs and this version cannot give to its launcher. */
-export class UnsupportedDevice extends Error {
-  override readonly name = 'UnsupportedDevice';
-}
-
-interface Claim {
-  readonly device: Device;
-  /** The error for a node that is missing; undefined if the VM does without it. */
-  readonly missing: (() => Error) | undefined;
-}
+type NodeRequirement = Extract<Requirement, { kind: 'device' | 'block volume' }>;
 
 export class HelperDeviceOwnership implements DeviceOwnership {
   readonly #options: DeviceOwnershipOptions;
@@ -39,102 +57,106 @@ export class HelperDeviceOwnership implements DeviceOwnership {
     this.#options = options;
   }
 
-  /** Throws UnsupportedDevice before anything is changed, and the error of the first missing node. */
-  async claim(vmi: Vmi): Promise<void> {
-    const unsupported = unsupportedDevice(vmi);
-    if (unsupported !== undefined) {
-      throw new UnsupportedDevice(`${unsupported} is not supported by this version`);
+  async claim(vmi: Vmi, notInitializedSince: number): Promise<boolean> {
+    const pod = await this.#options.pods.find(vmi);
+    const late: string[] = [];
+    // Nodes that follow each other are asked for in one call, which does the volumes last.
+    let nodes: NodeRequirement[] = [];
+    for (const requirement of ownershipRequirements(vmi, this.#options.config())) {
+      const endsInVolume = nodes.at(-1)?.kind === 'block volume';
+      if (requirement.kind === 'block volume' || (requirement.kind === 'device' && !endsInVolume)) {
+        nodes.push(requirement);
+        continue;
+      }
+      await this.#claimNodes(vmi, pod, nodes);
+      nodes = [];
+      switch (requirement.kind) {
+        case 'device':
+          nodes.push(requirement);
+          break;
+        case 'host disk':
+          await explained('preparing host-disks failed', () => this.#ensureHostDisk(vmi, pod, requirement));
+          break;
+        case 'volume directory':
+          await this.#claimVolumeDirectory(vmi, pod, requirement.volume);
+          break;
+        case 'virtiofs socket':
+          if (!(await this.#claimVirtiofs(pod, requirement.filesystem))) late.push(requirement.filesystem);
+          break;
+        case 'failure':
+          throw requirement.error;
+      }
     }
-    const useEmulation = this.#options.useEmulation();
-    const general = generalClaims(vmi, useEmulation);
-    const network = isNonRoot(vmi) ? networkClaims(vmi, useEmulation) : [];
-    const results = await this.#options.helper.claimDevices({
-      pod: await this.#options.pods.find(vmi),
-      devices: [...general, ...network].map(({ device }) => device),
+    await this.#claimNodes(vmi, pod, nodes);
+    if (late.length === 0) return true;
+    const text = `virtiofs container of filesystem ${late.join(', ')} does not listen yet`;
+    if (this.#options.clock.now() - notInitializedSince >= graceMs) throw new Error(text);
+    this.#options.log.object(vmi.metadata).info(text);
+    return false;
+  }
+
+  async #claimNodes(vmi: Vmi, pod: PodRef, nodes: readonly NodeRequirement[]): Promise<void> {
+    if (nodes.length === 0) return;
+    const { results, blockVolumes } = await this.#options.helper.claimDevices({
+      pod,
+      devices: nodes.flatMap((node) => (node.kind === 'device' ? [node.device] : [])),
+      blockVolumes: nodes.flatMap((node) => (node.kind === 'block volume' ? [node.volume] : [])),
     });
-    requireOwned(general, results);
-    if (isNonRoot(vmi)) requireVolumeStatus(vmi);
-    requireOwned(network, results);
+    for (const node of nodes) {
+      const outcome =
+        node.kind === 'device'
+          ? results.find(({ device }) => device === node.device)?.outcome
+          : blockVolumes.find(({ volume }) => volume === node.volume)?.outcome;
+      if (outcome === ClaimOutcome.CLAIMED || outcome === ClaimOutcome.ALREADY_OWNED) continue;
+      if (node.kind === 'block volume') {
+        this.#options.log
+          .object(vmi.metadata)
+          .warning(`the launcher has no device node of block volume ${node.volume}`);
+      } else if (node.missing !== undefined) {
+        throw node.missing();
+      }
+    }
   }
-}
 
-function generalClaims(vmi: Vmi, useEmulation: boolean): Claim[] {
-  const claims: Claim[] = [
-    { device: Device.KVM, missing: useEmulation ? undefined : () => notOwned('/dev/kvm') },
-  ];
-  if (vmi.spec.domain?.devices?.autoattachVSOCK === true) {
-    claims.push({ device: Device.VHOST_VSOCK, missing: () => notOwned('/dev/vhost-vsock') });
+  async #ensureHostDisk(vmi: Vmi, pod: PodRef, disk: HostDiskRequirement): Promise<void> {
+    const { pvcTolerateLessSpaceUpToPercent: tolerance, minimumReservePvcBytes } = this.#options.config();
+    const { volume, path, fileName, capacity } = disk;
+    const answer = await this.#options.helper.ensureHostDisk({
+      pod,
+      volume,
+      fileName,
+      capacityBytes: capacity,
+      tolerancePercent: tolerance,
+      reserveBytes: BigInt(minimumReservePvcBytes),
+    });
+    const { outcome, sizeBytes, availableBytes } = answer;
+    if (outcome === HostDiskOutcome.NO_SPACE) {
+      throw new Error(
+        `unable to create ${path}, not enough space, demanded size ${capacity} B is bigger than available space ${availableBytes} B, also after taking ${tolerance} % toleration into account`,
+      );
+    }
+    if (outcome === HostDiskOutcome.CREATED && sizeBytes < capacity) {
+      const text = `PV size too small: expected ${capacity} B, found ${sizeBytes} B. Using it anyway, it is within ${tolerance} % toleration`;
+      this.#options.events.event(vmi, 'Normal', 'ToleratedSmallPV', text);
+    }
   }
-  return claims;
-}
 
-function networkClaims(vmi: Vmi, useEmulation: boolean): Claim[] {
-  const claims: Claim[] = [];
-  if (requiresVhostNet(vmi, useEmulation)) {
-    claims.push({ device: Device.VHOST_NET, missing: () => noNetwork('vhost-net', '/dev/vhost-net') });
+  async #claimVolumeDirectory(vmi: Vmi, pod: PodRef, volume: string): Promise<void> {
+    let outcome: VolumeClaimOutcome;
+    try {
+      outcome = await this.#options.helper.claimVolumeDirectory(pod, volume);
+    } catch (error) {
+      const text = `Failed to change ownership of HostDisk dir ${volume}, ${asError(error).message}`;
+      throw new Error(text, { cause: error });
+    }
+    if (outcome !== VolumeClaimOutcome.LEFT_ALONE) return;
+    this.#options.log
+      .object(vmi.metadata)
+      .info(`the directory of volume ${volume} keeps its owner: kubelet has not mounted it for this pod`);
   }
-  if (requiresTun(vmi)) {
-    claims.push({ device: Device.TUN, missing: () => noNetwork('tun', '/dev/net/tun') });
+
+  async #claimVirtiofs(pod: PodRef, filesystem: string): Promise<boolean> {
+    const outcome = await this.#options.helper.claimVirtiofs(pod, filesystem);
+    return outcome === ClaimOutcome.CLAIMED || outcome === ClaimOutcome.ALREADY_OWNED;
   }
-  return claims;
-}
-
-function requireOwned(claims: readonly Claim[], results: readonly ClaimResult[]): void {
-  for (const { device, missing } of claims) {
-    const outcome = results.find((result) => result.device === device)?.outcome;
-    if (outcome === ClaimOutcome.CLAIMED || outcome === ClaimOutcome.ALREADY_OWNED) continue;
-    if (missing !== undefined) throw missing();
-  }
-}
-
-/** Whether a claim is a block device is only known once the controller has filled in its status. */
-function requireVolumeStatus(vmi: Vmi): void {
-  const known = new Set(
-    (vmi.status.volumeStatus ?? [])
-      .filter((status) => status.persistentVolumeClaimInfo !== undefined)
-      .map((status) => status.name),
-  );
-  const unknown = (vmi.spec.volumes ?? []).find(
-    (volume) => volume.persistentVolumeClaim !== undefined && !known.has(volume.name),
-  );
-  if (unknown !== undefined) throw new Error(`missing volume status for volume ${unknown.name}`);
-}
-
-function notOwned(path: string): Error {
-  return new Error(`failed to set up file ownership for ${path}: ${absent(path)}`);
-}
-
-function noNetwork(device: string, path: string): Error {
-  return new CriticalNetworkError(
-    `Critical network error: failed to set up ${device} device, ${absent(path)}`,
-  );
-}
-
-function absent(path: string): string {
-  const [, , name] = path.split('/');
-  return `failed opening ${name} for path root: launcher, relative: ${path}: no such file or directory`;
-}
-
-function unsupportedDevice(vmi: Vmi): string | undefined {
-  const domain = vmi.spec.domain;
-  const devices = domain?.devices;
-  const volumes = vmi.spec.volumes ?? [];
-  // An image that exists on the node keeps its owner, so there is only one kind to care for.
-  const created = volumes.find((volume) => volume.hostDisk?.type === 'DiskOrCreate' && volume.hostDisk.path);
-  if (created !== undefined) return `creating the image of host disk ${created.name}`;
-  if (domain?.launchSecurity?.sev || domain?.launchSecurity?.snp) return 'SEV';
-  const block = volumes.find((volume) => isBlockVolume(vmi, volume.name) && isNonRoot(vmi));
-  if (block !== undefined) return `block volume ${block.name}`;
-  const passthrough =
-    devices?.hostDevices?.[0]?.name ??
-    devices?.gpus?.[0]?.name ??
-    devices?.interfaces?.find((iface) => iface.sriov !== undefined)?.name;
-  if (passthrough !== undefined && isNonRoot(vmi)) return `passthrough of host device ${passthrough}`;
-  const filesystem = devices?.filesystems?.[0]?.name;
-  return filesystem === undefined ? undefined : `virtiofs filesystem ${filesystem}`;
-}
-
-function isBlockVolume(vmi: Vmi, name: string): boolean {
-  const status = (vmi.status.volumeStatus ?? []).find((entry) => entry.name === name);
-  return status?.hotplugVolume === undefined && status?.persistentVolumeClaimInfo?.volumeMode === 'Block';
 }

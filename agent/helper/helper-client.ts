@@ -2,10 +2,11 @@ import { EventEmitter } from 'node:events';
 import type { ListenOptions, Socket } from 'node:net';
 import { type DescMethod, getOption, type MessageInitShape } from '@bufbuild/protobuf';
 import { type CallOptions, type Client, Code, createClient, type Transport } from '@connectrpc/connect';
+import type { ClaimOutcome } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
 import { declaration } from '../../gen/virtprivsep/privhelper/v1/declaration_pb.js';
 import {
   type ClaimRequestSchema,
-  type ClaimResult,
+  type ClaimResponse,
   DeviceService,
   type SetPolicyRequestSchema,
 } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
@@ -33,8 +34,11 @@ import {
 } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import {
   type ContainerDiskState,
+  type EnsureHostDiskRequestSchema,
+  type EnsureHostDiskResponse,
   type StatIsoRequestSchema,
   StorageService,
+  type VolumeClaimOutcome,
 } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import type { PodRef } from '../api/pod-ref.js';
 import type { PluggedVolume, PlugResult } from '../storage/hotplug.js';
@@ -274,9 +278,27 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
     ).problems;
   }
 
-  async claimDevices(request: MessageInitShape<typeof ClaimRequestSchema>): Promise<ClaimResult[]> {
-    return (await this.call(DeviceService.method.claim, (options) => this.devices.claim(request, options)))
-      .results;
+  claimDevices(request: MessageInitShape<typeof ClaimRequestSchema>): Promise<ClaimResponse> {
+    return this.call(DeviceService.method.claim, (options) => this.devices.claim(request, options));
+  }
+
+  ensureHostDisk(
+    request: MessageInitShape<typeof EnsureHostDiskRequestSchema>,
+  ): Promise<EnsureHostDiskResponse> {
+    const method = StorageService.method.ensureHostDisk;
+    return this.call(method, (options) => this.storage.ensureHostDisk(request, options));
+  }
+
+  async claimVolumeDirectory(pod: PodRef, volume: string): Promise<VolumeClaimOutcome> {
+    const method = StorageService.method.claimVolumeDirectory;
+    return (await this.call(method, (options) => this.storage.claimVolumeDirectory({ pod, volume }, options)))
+      .outcome;
+  }
+
+  async claimVirtiofs(pod: PodRef, filesystem: string): Promise<ClaimOutcome> {
+    const method = SocketService.method.claimVirtiofs;
+    return (await this.call(method, (options) => this.sockets.claimVirtiofs({ pod, filesystem }, options)))
+      .outcome;
   }
 
   async setDevicePolicy(request: MessageInitShape<typeof SetPolicyRequestSchema>): Promise<boolean> {

@@ -150,8 +150,12 @@ export interface NetStat {
 }
 
 export interface DeviceOwnership {
-  /** Gives the launcher its devices and files, in the order of KubeVirt pkg/virt-handler/controller.go setupDevicesOwnerships. */
-  claim(vmi: Vmi): Promise<void>;
+  /**
+   * Gives the launcher its devices and files, in the order of KubeVirt pkg/virt-handler/controller.go
+   * setupDevicesOwnerships. False: not all are there yet, ask again. Throws after the grace of one minute since
+   * `notInitializedSince`.
+   */
+  claim(vmi: Vmi, notInitializedSince: number): Promise<boolean>;
 }
 
 /** Which devices the launcher's container may open, once a block volume was plugged (KubeVirt pkg/virt-handler/cgroup). */

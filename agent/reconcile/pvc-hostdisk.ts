@@ -3,13 +3,11 @@
  * pkg/host-disk ReplacePVCByHostDisk). Pure.
  */
 import type { Vmi, VmiSpec } from '../api/vmi.js';
+import { alignToMebibyte, claimImagePath } from '../storage/host-disks.js';
 import { formatQuantity, quantityFormat, quantityValue } from './quantity.js';
 
 type Volume = NonNullable<VmiSpec['volumes']>[number];
 type ClaimInfo = NonNullable<NonNullable<Vmi['status']['volumeStatus']>[number]['persistentVolumeClaimInfo']>;
-
-const diskDirectory = '/var/run/kubevirt-private/vmi-disks';
-const mebibyte = 1024n * 1024n;
 
 /** The VMI itself where nothing is to be replaced, else a copy. Throws when a claim's size is no use. */
 export function replacePvcByHostDisk(vmi: Vmi): Vmi {
@@ -45,7 +43,7 @@ function hostDiskVolume(name: string, claim: ClaimInfo): Volume {
   return {
     name,
     hostDisk: {
-      path: `${diskDirectory}/${name}/disk.img`,
+      path: claimImagePath(name),
       type: 'DiskOrCreate',
       capacity: diskCapacity(name, claim),
       shared: (claim.accessModes as readonly string[] | undefined)?.includes('ReadWriteMany') ?? false,
@@ -65,7 +63,7 @@ function diskCapacity(name: string, claim: ClaimInfo): string {
       'unable to determine capacity of HostDisk from PVC that provides no storage capacity or requests',
     );
   }
-  const rounded = size - (size % mebibyte);
+  const rounded = alignToMebibyte(size);
   if (rounded <= 0n) throw new Error(`the size for volume ${name} is too low, must be at least 1MiB`);
   return formatQuantity(rounded, capacity?.format ?? 'decimal');
 }

@@ -71,6 +71,7 @@ static Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   privsep::define_disks(*addon, exports);
   privsep::define_hotplug(*addon, exports);
   privsep::define_devices(*addon, exports);
+  privsep::define_ownership(*addon, exports);
   privsep::define_channels(*addon, exports);
   privsep::define_watches(*addon, exports);
   privsep::define_network(*addon, exports);

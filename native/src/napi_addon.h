@@ -74,6 +74,7 @@ void define_pod_files(Addon& addon, Napi::Object exports);
 void define_disks(Addon& addon, Napi::Object exports);
 void define_hotplug(Addon& addon, Napi::Object exports);
 void define_devices(Addon& addon, Napi::Object exports);
+void define_ownership(Addon& addon, Napi::Object exports);
 void define_channels(Addon& addon, Napi::Object exports);
 void define_watches(Addon& addon, Napi::Object exports);
 void define_network(Addon& addon, Napi::Object exports);

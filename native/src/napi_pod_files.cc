@@ -99,6 +99,22 @@ Napi::Value listen_socket_call(Addon& addon, const Napi::CallbackInfo& info) {
       });
 }
 
+// claimSocket(call, podsDir, podUid, entry, uid, gid)
+Napi::Value claim_socket_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  VolumeEntry entry = arguments.entry(info[3]);
+  uid_t uid = arguments.id(info[4], "uid");
+  gid_t gid = arguments.id(info[5], "gid");
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, entry, uid, gid](Home&, const Deadline&) {
+        return claim_socket(pods.get(), *pod, entry, uid, gid);
+      },
+      boolean);
+}
+
 // unlinkSocket(call, podsDir, podUid, entry, inode)
 Napi::Value unlink_socket_call(Addon& addon, const Napi::CallbackInfo& info) {
   Arguments arguments(info);
@@ -185,6 +201,7 @@ void define_pod_files(Addon& addon, Napi::Object exports) {
   addon.define(exports, "connectSocket", connect_socket_call);
   addon.define(exports, "connectAttachment", connect_attachment_call);
   addon.define(exports, "listenSocket", listen_socket_call);
+  addon.define(exports, "claimSocket", claim_socket_call);
   addon.define(exports, "unlinkSocket", unlink_socket_call);
   addon.define(exports, "markUnresponsive", mark_unresponsive_call);
   addon.define(exports, "writeVolumeFile", write_volume_file_call);

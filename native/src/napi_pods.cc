@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "devices.h"
 #include "label.h"
 #include "napi_addon.h"
 
@@ -94,73 +93,6 @@ Napi::Value launcher_root_label_call(Addon& addon, const Napi::CallbackInfo& inf
       });
 }
 
-// claimDevices(call, launcher, devices, uid, gid)
-Napi::Value claim_devices_call(Addon& addon, const Napi::CallbackInfo& info) {
-  Arguments arguments(info);
-  Launcher launcher = arguments.launcher(info[1]);
-  std::vector<ClaimableDevice> devices;
-  for (const std::string& name : arguments.strings(info[2], "devices", 16, 64)) {
-    auto device = parse_device(name);
-    if (device) {
-      devices.push_back(*device);
-    } else {
-      arguments.fail(device.error());
-    }
-  }
-  uid_t uid = arguments.id(info[3], "uid");
-  gid_t gid = arguments.id(info[4], "gid");
-  return addon.privileged(
-      arguments,
-      [launcher = std::move(launcher), devices, uid, gid](Home& home, const Deadline&) {
-        return claim_devices(home, launcher, devices, uid, gid);
-      },
-      [](Napi::Env env, std::vector<ClaimOutcome>& outcomes) -> Napi::Value {
-        Napi::Array list = Napi::Array::New(env, outcomes.size());
-        for (uint32_t i = 0; i < outcomes.size(); ++i) {
-          list.Set(i, outcomes[i] == ClaimOutcome::kClaimed        ? "claimed"
-                      : outcomes[i] == ClaimOutcome::kAlreadyOwned ? "already-owned"
-                                                                   : "missing");
-        }
-        return list;
-      });
-}
-
-const char* node_state_name(NodeState state) {
-  switch (state) {
-    case NodeState::kMissing:
-      return "missing";
-    case NodeState::kPresent:
-      return "present";
-    case NodeState::kOther:
-      return "other";
-    case NodeState::kHost:
-      return "host";
-  }
-  return "other";
-}
-
-// observeDevices(call, launcher)
-Napi::Value observe_devices_call(Addon& addon, const Napi::CallbackInfo& info) {
-  Arguments arguments(info);
-  Launcher launcher = arguments.launcher(info[1]);
-  return addon.privileged(
-      arguments,
-      [launcher = std::move(launcher)](Home& home, const Deadline&) { return observe_devices(home, launcher); },
-      [](Napi::Env env, std::vector<ObservedDevice>& devices) -> Napi::Value {
-        Napi::Array list = Napi::Array::New(env, devices.size());
-        for (uint32_t i = 0; i < devices.size(); ++i) {
-          Napi::Object device = Napi::Object::New(env);
-          device.Set("device", devices[i].name);
-          device.Set("state", node_state_name(devices[i].state));
-          device.Set("uid", devices[i].uid);
-          device.Set("gid", devices[i].gid);
-          device.Set("mode", devices[i].mode);
-          list.Set(i, device);
-        }
-        return list;
-      });
-}
-
 }  // namespace
 
 void define_pods(Addon& addon, Napi::Object exports) {
@@ -168,8 +100,6 @@ void define_pods(Addon& addon, Napi::Object exports) {
   addon.define(exports, "pinLauncher", pin_launcher_call);
   addon.define(exports, "checkLauncher", check_launcher_call);
   addon.define(exports, "launcherRootLabel", launcher_root_label_call);
-  addon.define(exports, "claimDevices", claim_devices_call);
-  addon.define(exports, "observeDevices", observe_devices_call);
 }
 
 }  // namespace privsep

@@ -57,7 +57,7 @@ Result<PodUid> PodUid::parse(std::string_view text) {
 Result<PodVolume> parse_volume(std::string_view name) {
   for (PodVolume volume :
        {PodVolume::kSockets, PodVolume::kPublic, PodVolume::kPrivate, PodVolume::kContainerDisks,
-        PodVolume::kLibvirtRuntime, PodVolume::kEphemeralDisks, PodVolume::kHotplugDisks}) {
+        PodVolume::kLibvirtRuntime, PodVolume::kEphemeralDisks, PodVolume::kHotplugDisks, PodVolume::kVirtiofsContainers}) {
     if (name == volume_name(volume)) return volume;
   }
   return Error::refusal(EINVAL, "volume");
@@ -79,6 +79,8 @@ const char* volume_name(PodVolume volume) {
       return "ephemeral-disks";
     case PodVolume::kHotplugDisks:
       return "hotplug-disks";
+    case PodVolume::kVirtiofsContainers:
+      return "virtiofs-containers";
   }
   return "";
 }

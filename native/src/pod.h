@@ -30,7 +30,8 @@ enum class PodVolume {
   kContainerDisks,
   kLibvirtRuntime,
   kEphemeralDisks,
-  kHotplugDisks
+  kHotplugDisks,
+  kVirtiofsContainers
 };
 
 Result<PodVolume> parse_volume(std::string_view name);

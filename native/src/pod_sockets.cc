@@ -193,6 +193,16 @@ Result<ListeningSocket> listen_socket(int pods_dir, const PodUid& pod, const Vol
   return ListeningSocket{std::move(listener), InodeId{st.st_dev, st.st_ino}};
 }
 
+Result<bool> claim_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, uid_t uid, gid_t gid) {
+  auto socket = open_entry(pods_dir, pod, entry);
+  if (!socket) return socket.error();
+  auto st = stat_fd(socket->get(), entry.name);
+  if (!st) return st.error();
+  if (st->st_uid == uid && st->st_gid == gid) return false;
+  if (::fchownat(socket->get(), "", uid, gid, AT_EMPTY_PATH) != 0) return Error::last("fchownat " + entry.name);
+  return true;
+}
+
 Result<bool> unlink_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, const InodeId& inode) {
   auto directory = open_directory(pods_dir, pod, entry);
   if (!directory) {

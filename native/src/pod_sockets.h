@@ -48,6 +48,9 @@ Result<ListeningSocket> listen_socket(int pods_dir, const PodUid& pod, const Vol
 // True when the entry was that socket and is gone now. False too when something else is in the way there.
 Result<bool> unlink_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, const InodeId& inode);
 
+// Gives the socket at the entry to uid:gid. False when it was theirs already. ENOENT where there is none.
+Result<bool> claim_socket(int pods_dir, const PodUid& pod, const VolumeEntry& entry, uid_t uid, gid_t gid);
+
 // Creates the marker unless it is there (false). Refuses while launcher-sock has a listener: a launcher that
 // hangs is not a dead one.
 Result<bool> mark_unresponsive(int pods_dir, const PodUid& pod, const Deadline& deadline);

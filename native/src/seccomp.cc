@@ -68,9 +68,9 @@ constexpr int kPrivilegedCalls[] = {
     // descriptors and files
     SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_lseek, SYS_close, SYS_dup,
     SYS_fcntl, SYS_ioctl, SYS_openat, SYS_openat2, SYS_fstat, SYS_newfstatat, SYS_statx, SYS_statfs, SYS_fstatfs,
-    SYS_getdents64, SYS_readlinkat, SYS_faccessat, SYS_faccessat2, SYS_getxattr, SYS_fchmod, SYS_fchown, SYS_fchownat,
-    SYS_mkdirat, SYS_mknodat, SYS_unlinkat, SYS_renameat, SYS_renameat2, SYS_fsync, SYS_ftruncate, SYS_fchdir, SYS_chdir, SYS_umask,
-    SYS_inotify_add_watch, SYS_ppoll,
+    SYS_getdents64, SYS_readlinkat, SYS_faccessat, SYS_faccessat2, SYS_getxattr, SYS_fchmod, SYS_fchmodat, SYS_fchown,
+    SYS_fchownat, SYS_mkdirat, SYS_mknodat, SYS_unlinkat, SYS_renameat, SYS_renameat2, SYS_fsync, SYS_ftruncate,
+    SYS_fchdir, SYS_chdir, SYS_umask, SYS_inotify_add_watch, SYS_ppoll,
 #if defined(__x86_64__)
     SYS_open, SYS_stat, SYS_lstat, SYS_access, SYS_readlink, SYS_rename, SYS_poll, SYS_dup2,
 #endif

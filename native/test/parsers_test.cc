@@ -48,7 +48,7 @@ TEST(file_names_are_plain) {
 
 TEST(volumes_are_listed) {
   for (const char* name : {"sockets", "public", "private", "container-disks", "libvirt-runtime", "ephemeral-disks",
-                           "hotplug-disks"}) {
+                           "hotplug-disks", "virtiofs-containers"}) {
     auto volume = parse_volume(name);
     CHECK(volume && std::string(volume_name(*volume)) == name);
   }

@@ -12,7 +12,7 @@ import { CallFailure, refusal } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
 import type { DeviceNumbers } from '../pods/plugged-devices.js';
-import type { DevicePolicyRequest } from '../policy/requests.js';
+import type { DevicePolicyRequest } from '../policy/devices.js';
 
 /**
  * The whole policy is computed and applied at once: what it allows before and after is allowed all the time. A policy

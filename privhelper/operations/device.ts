@@ -1,10 +1,11 @@
 /** DeviceService. */
 import type { MessageInitShape } from '@bufbuild/protobuf';
-import { ClaimOutcome, type ClaimResponseSchema } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
+import { ClaimOutcome } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
+import type { ClaimResponseSchema } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import type { ClaimOutcome as NativeOutcome } from '../../native/binding.js';
 import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
-import type { DeviceClaim } from '../policy/requests.js';
+import type { DeviceClaim } from '../policy/devices.js';
 
 const outcomes: Readonly<Record<NativeOutcome, ClaimOutcome>> = {
   claimed: ClaimOutcome.CLAIMED,
@@ -19,13 +20,19 @@ export function claim(
 ): Promise<MessageInitShape<typeof ClaimResponseSchema>> {
   return pods.withLauncher(invocation, request, async (launcher) => {
     const { qemuUid, qemuGid } = policy;
+    const { requested, devices, blockVolumes } = request;
     const { call } = invocation;
-    const results = await native.claimDevices(call, launcher, request.devices, qemuUid, qemuGid);
+    const claimed = await native.claimDevices(call, launcher, devices, blockVolumes, qemuUid, qemuGid);
     return {
-      results: request.requested.map((device, i) => {
-        const result = results[i];
-        return { device, outcome: result === undefined ? ClaimOutcome.UNSPECIFIED : outcomes[result] };
-      }),
+      results: requested.map((device, i) => ({ device, outcome: outcome(claimed[i]) })),
+      blockVolumes: blockVolumes.map((volume, i) => ({
+        volume,
+        outcome: outcome(claimed[devices.length + i]),
+      })),
     };
   });
+}
+
+function outcome(native: NativeOutcome | undefined): ClaimOutcome {
+  return native === undefined ? ClaimOutcome.UNSPECIFIED : outcomes[native];
 }

@@ -25,7 +25,8 @@ import { readCgroups } from '../inspect/cgroup.js';
 import { maxMountinfoBytes, mountedDisks, parseMountinfo } from '../inspect/mountinfo.js';
 import { readBounded, readProcess } from '../inspect/proc.js';
 import type { Invocation } from '../invocation.js';
-import type { Origin } from '../policy/policy.js';
+import { deviceNames } from '../policy/devices.js';
+import type { Origin, Policy } from '../policy/policy.js';
 import type { ObservedPod } from '../watch/subscription.js';
 import { selinuxModes } from './helper.js';
 import { podStateMessage } from './pod.js';
@@ -221,12 +222,7 @@ export function listMounts(
   });
 }
 
-const devices: Readonly<Record<ClaimableDevice, Device>> = {
-  kvm: Device.KVM,
-  tun: Device.TUN,
-  'vhost-net': Device.VHOST_NET,
-  'vhost-vsock': Device.VHOST_VSOCK,
-};
+const devices = new Map([...deviceNames].map(([device, name]) => [name, device]));
 
 const nodeStates: Readonly<Record<ObservedDevice['state'], DeviceNodeState>> = {
   missing: DeviceNodeState.MISSING,
@@ -248,13 +244,13 @@ export function listDevices(
       allowedDevices: rules,
       allowedNote: note,
       devices: observed.map(({ device, state, uid, gid, mode }) => ({
-        device: devices[device],
+        device: devices.get(device) ?? Device.UNSPECIFIED,
         state: nodeStates[state],
         uid,
         gid,
         mode,
         allowed: policy.devices.includes(device),
-        claimed: state === 'present' && uid === policy.qemuUid && gid === policy.qemuGid,
+        claimed: state === 'present' && isClaimed(device, { uid, gid, mode }, policy),
       })),
     };
   });
@@ -274,6 +270,15 @@ async function devicePolicyInForce(
   } catch (error) {
     return { rules: [], note: toFailure(error).message };
   }
+}
+
+/** Anybody may open the node that all groups of VFIO share; the others belong to QEMU's user. */
+function isClaimed(
+  device: ClaimableDevice,
+  { uid, gid, mode }: Pick<ObservedDevice, 'uid' | 'gid' | 'mode'>,
+  { qemuUid, qemuGid }: Policy,
+): boolean {
+  return device === 'vfio' ? mode === 0o666 : uid === qemuUid && gid === qemuGid;
 }
 
 export function getCgroup(

@@ -1,6 +1,8 @@
 /** SocketService. The descriptors go to the agent by ticket; no byte of theirs passes through here. */
 import type { MessageInitShape } from '@bufbuild/protobuf';
+import { ClaimOutcome } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
 import type {
+  ClaimVirtiofsResponseSchema,
   CloseListenerResponseSchema,
   ConnectAttachmentResponseSchema,
   ConnectResponseSchema,
@@ -10,7 +12,7 @@ import type {
 import { errnoOf, toFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
-import type { AttachmentRef, ListenerRef, SocketRef } from '../policy/sockets.js';
+import type { AttachmentRef, ListenerRef, SocketRef, VirtiofsRef } from '../policy/sockets.js';
 
 export function connect(
   { native, podsDir, pods, tickets }: Helper,
@@ -51,6 +53,25 @@ export function listen(
     const { fd, dev, ino } = await native.listenSocket(call, podsDir, podUid, entry, uid, gid);
     pods.noteListener(podUid, listener, { entry, dev, ino });
     return { ticket: tickets.issue(fd, invocation.ticketOwner(request)) };
+  });
+}
+
+export function claimVirtiofs(
+  { native, podsDir, pods, policy }: Helper,
+  invocation: Invocation,
+  request: VirtiofsRef,
+): Promise<MessageInitShape<typeof ClaimVirtiofsResponseSchema>> {
+  return pods.withLauncher(invocation, request, async () => {
+    const { podUid, entry } = request;
+    const { qemuUid, qemuGid } = policy;
+    try {
+      const claimed = await native.claimSocket(invocation.call, podsDir, podUid, entry, qemuUid, qemuGid);
+      return { outcome: claimed ? ClaimOutcome.CLAIMED : ClaimOutcome.ALREADY_OWNED };
+    } catch (error) {
+      // The container has not come that far.
+      if (errnoOf(error) !== 'ENOENT') throw error;
+      return { outcome: ClaimOutcome.MISSING };
+    }
   });
 }
 

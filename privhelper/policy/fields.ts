@@ -40,6 +40,11 @@ export function integerField(field: string, value: number, min: number, max: num
   return value;
 }
 
+export function bigintField(field: string, value: bigint, min: bigint, max: bigint): bigint {
+  if (value < min || value > max) throw malformed(field, `not in ${min}..${max}`);
+  return value;
+}
+
 export function listField<T>(field: string, list: readonly T[], max: number): readonly T[] {
   if (list.length > max) throw malformed(field, `more than ${max} entries`);
   return list;
@@ -72,6 +77,15 @@ export function macField(field: string, value: string): Uint8Array | undefined {
 }
 
 const maxNameBytes = 255;
+
+/** The name of an entry of a directory. */
+export function fileNameField(field: string, value: string): string {
+  const length = Buffer.byteLength(value);
+  if (length < 1 || length > maxNameBytes || /[/\0]/.test(value) || value === '.' || value === '..') {
+    throw malformed(field, 'not one path element');
+  }
+  return value;
+}
 
 /** A path inside an image; the empty string is allowed. */
 export function imagePathField(field: string, value: string, maxBytes: number): string {

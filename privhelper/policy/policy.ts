@@ -75,7 +75,7 @@ export const settings: { readonly [K in keyof Policy]: Setting<Policy[K]> } = {
   qemuGid: id('users.qemuGid', 107),
   kubeletPodsDir: absolutePath('paths.kubeletPodsDir', '/var/lib/kubelet/pods'),
   cgroupRoot: absolutePath('paths.cgroupRoot', '/sys/fs/cgroup'),
-  devices: deviceList('devices', ['kvm', 'tun', 'vhost-net', 'vhost-vsock']),
+  devices: deviceList('devices', ['kvm', 'mshv', 'tun', 'vhost-net', 'vhost-vsock', 'sev', 'vfio']),
   auditMaxBytes: integer('audit.maxBytes', 64 << 20, 4096, 2 ** 40),
   auditKeep: integer('audit.keep', 4, 1, 1000),
   maxPods: limit('maxPods', 1024, 1, 4096),

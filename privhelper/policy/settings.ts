@@ -44,7 +44,15 @@ export function absolutePath(path: string, fallback: string): Setting<string> {
   };
 }
 
-const claimable: readonly ClaimableDevice[] = ['kvm', 'tun', 'vhost-net', 'vhost-vsock'];
+const claimable: readonly ClaimableDevice[] = [
+  'kvm',
+  'mshv',
+  'tun',
+  'vhost-net',
+  'vhost-vsock',
+  'sev',
+  'vfio',
+];
 
 export function deviceList(
   path: string,

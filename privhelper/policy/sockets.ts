@@ -1,5 +1,6 @@
 /** Checks of SocketService: what is named becomes a place in a volume, of constants and UUIDs. */
 import {
+  type ClaimVirtiofsRequest,
   type ConnectAttachmentRequest,
   type ConnectRequest,
   type ListenRequest,
@@ -9,7 +10,7 @@ import {
 import type { VolumeEntry } from '../../native/binding.js';
 import { malformed } from '../failure.js';
 import type { Check, PodRef } from './check.js';
-import { integerField, uuidField } from './fields.js';
+import { dnsLabelField, integerField, uuidField } from './fields.js';
 import type { Policy } from './policy.js';
 import { parsePodRef, podRefWords } from './requests.js';
 
@@ -158,4 +159,22 @@ export const listener: Check<Pick<ListenRequest, 'pod' | 'listener'>, ListenerRe
     return { ...pod, listener: request.listener, entry, owner };
   },
   audited: ({ entry }) => ({ listener: entryText(entry) }),
+};
+
+export interface VirtiofsRef extends PodRef {
+  readonly entry: VolumeEntry;
+}
+
+export const claimVirtiofs: Check<ClaimVirtiofsRequest, VirtiofsRef> = {
+  words: [
+    ...podRefWords,
+    'filesystem is a DNS label',
+    'below the volume nothing is a link or a mount, and the entry is a socket',
+  ],
+  parse(_policy, request) {
+    const pod = parsePodRef(request.pod);
+    const name = `${dnsLabelField('filesystem', request.filesystem)}.sock`;
+    return { ...pod, entry: { volume: 'virtiofs-containers', path: [name] } };
+  },
+  audited: ({ entry }) => ({ socket: entryText(entry) }),
 };

@@ -3,7 +3,8 @@ import http2 from 'node:http2';
 import { join } from 'node:path';
 import { create } from '@bufbuild/protobuf';
 import { connectNodeAdapter } from '@connectrpc/connect-node';
-import { ClaimOutcome, DeviceService } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
+import { ClaimOutcome } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
+import { DeviceService } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { HelperService } from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
 import {
   PodService,

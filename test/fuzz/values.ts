@@ -30,6 +30,7 @@ const networks4 = ['', '10.0.2.0/24', '192.168.7.77/28', '172.16.0.0/30', '100.6
 const networks6 = ['', 'fd10:0:2::/120', 'fd00::/8', 'fdff:1:2:3:4:5:6:7/126'];
 const gateways = ['', '10.0.2.1', '169.254.1.1'];
 const imagePaths = ['', '', '/disk/disk.raw', 'disk/disk.raw', '/disk'];
+const vmiDisks = ['claim', 'node', 'plain', 'linked', 'none'];
 const isoVolumes = ['config', 'linked', 'absent'];
 
 /** Values that the helper accepts, by `Message.field`. */
@@ -55,6 +56,14 @@ const accepted: Readonly<Record<string, readonly Value[]>> = {
   'PlugFilesystemRequest.volume': [claimVolume, claimVolume, 'absent'],
   'PlugBlockRequest.volume': [blockVolume, blockVolume, 'absent'],
   'UnplugRequest.volume': [claimVolume, claimVolume, 'absent'],
+  'EnsureHostDiskRequest.volume': vmiDisks,
+  'EnsureHostDiskRequest.fileName': ['disk.img', 'a.img', 'linked.img', 'directory', ''],
+  'EnsureHostDiskRequest.capacityBytes': [0, 1, 4096, 65_536, 2 ** 32 - 1],
+  'EnsureHostDiskRequest.tolerancePercent': [0, 10, 100],
+  'EnsureHostDiskRequest.reserveBytes': [0, 4096, 131_072],
+  'ClaimVolumeDirectoryRequest.volume': vmiDisks,
+  'ClaimVirtiofsRequest.filesystem': ['fs', 'linked', 'none'],
+  'ClaimRequest.blockVolumes': ['blk', 'tun', 'net', 'none', 'null'],
   'ConnectRequest.index': [0, 0, 0, 0, 1, 2, 3],
   'ConnectRequest.sourceVmiUid': ['', '', '', '11111111-1111-4111-8111-111111111111'],
   'StatIsoRequest.configMapVolume': isoVolumes,

@@ -62,6 +62,11 @@ export class World {
           podIP: `10.244.2.${5 + i}`,
           containerDisks: [1, 2].map((index) => ({ index, image })),
         });
+        await pod.addClaim('claim', ['-t', 'tmpfs', '-o', 'size=1m,mode=755', 'tmpfs']);
+        const directory = join(node.root, `${name}-disks`);
+        mkdirSync(directory);
+        pod.addHostPath('node', directory);
+        pod.addBlockDevice('blk', 7, 0);
         await runInNetns(pod.pausePid, 'ip', ['link', 'add', 'net1', 'type', 'veth', 'peer', 'name', 'far1']);
         launchers.push((await startLauncher(pod, { ...vmi, machine: 'fake' })).pid);
         pods.push(pod);
@@ -164,6 +169,13 @@ export class World {
       mkdirSync(isos);
       writeFileSync(join(isos, 'config.iso'), 'iso');
       symlinkSync(join(this.canary, 'secret'), join(isos, 'linked.iso'));
+      const disks = join(pod.emptyDir('private'), 'vmi-disks');
+      mkdirSync(join(disks, 'plain'));
+      symlinkSync(this.canary, join(disks, 'linked'));
+      const claim = join(pod.directory, 'volumes/kubernetes.io~csi/pvc-claim/mount');
+      symlinkSync(join(this.canary, 'secret'), join(claim, 'linked.img'));
+      mkdirSync(join(claim, 'directory'));
+      symlinkSync(join(this.canary, 'secret'), join(pod.emptyDir('virtiofs-containers'), 'linked.sock'));
     }
     for (const volume of ['sockets', 'public', 'private', 'container-disks']) {
       const directory = join(

@@ -173,7 +173,7 @@ describe('launcher pods', () => {
     expect(await exited).toBe('exited');
     const gone = { code: 'ESRCH', refused: true };
     expect(await child.failure('checkLauncher', identify, pinned, pod.uid)).toMatchObject(gone);
-    expect(await child.failure('claimDevices', claim, pinned, ['tun'], 107, 107)).toMatchObject(gone);
+    expect(await child.failure('claimDevices', claim, pinned, ['tun'], [], 107, 107)).toMatchObject(gone);
     expect(
       await child.failure('observeNetwork', { ...claim, caps: caps('SYS_ADMIN', 'SYS_PTRACE') }, pinned, []),
     ).toMatchObject(gone);
@@ -313,7 +313,7 @@ describe('launcher pods', () => {
     const pinned = await pin(pod);
     const dev = `/proc/${launcher.pid}/root/dev`;
     const claimed = (...devices: string[]): Promise<string[]> =>
-      child.call('claimDevices', claim, pinned, devices, 107, 107);
+      child.call('claimDevices', claim, pinned, devices, [], 107, 107);
     rmSync(`${dev}/kvm`, { force: true });
     await run('mknod', ['-m', '600', `${dev}/kvm`, 'c', '10', '232']);
     expect(await claimed('tun', 'kvm', 'vhost-vsock')).toEqual(['claimed', 'claimed', 'missing']);
@@ -321,15 +321,15 @@ describe('launcher pods', () => {
     expect(statSync(`${dev}/net/tun`).uid).toBe(107);
     // Another device under the name, a link, the host's own node.
     await run('mknod', [`${dev}/vhost-net`, 'c', '1', '5']);
-    const wrong = await child.failure('claimDevices', claim, pinned, ['vhost-net'], 107, 107);
+    const wrong = await child.failure('claimDevices', claim, pinned, ['vhost-net'], [], 107, 107);
     expect(wrong).toMatchObject({ code: 'EPERM', operation: 'type of dev/vhost-net', refused: true });
     rmSync(`${dev}/vhost-net`);
     symlinkSync('kvm', `${dev}/vhost-net`);
-    expect(await child.failure('claimDevices', claim, pinned, ['vhost-net'], 107, 107)).toMatchObject({
+    expect(await child.failure('claimDevices', claim, pinned, ['vhost-net'], [], 107, 107)).toMatchObject({
       code: 'ELOOP',
       refused: true,
     });
-    expect(await child.failure('claimDevices', claim, pinned, ['sev'], 107, 107)).toMatchObject({
+    expect(await child.failure('claimDevices', claim, pinned, ['sda'], [], 107, 107)).toMatchObject({
       code: 'EINVAL',
       operation: 'device',
     });
@@ -404,7 +404,7 @@ describe('launcher pods', () => {
       '-c',
       'mkdir /tmp/host && mount -t devtmpfs dev /tmp/host && mount --bind /tmp/host/net/tun /dev/net/tun && umount /tmp/host',
     ]);
-    expect(await child.failure('claimDevices', claim, pinned, ['tun'], 107, 107)).toMatchObject({
+    expect(await child.failure('claimDevices', claim, pinned, ['tun'], [], 107, 107)).toMatchObject({
       code: 'EPERM',
       operation: "dev/net/tun is the host's own",
       refused: true,

@@ -120,11 +120,14 @@ describe.runIf(isRoot)('privctl', () => {
     const { devices } = await node.json('devices', 'alpha');
     expect(devices.map(({ device }: { device: string }) => device)).toEqual([
       'DEVICE_KVM',
+      'DEVICE_MSHV',
       'DEVICE_TUN',
       'DEVICE_VHOST_NET',
       'DEVICE_VHOST_VSOCK',
+      'DEVICE_SEV',
+      'DEVICE_VFIO',
     ]);
-    expect(devices[1]).toMatchObject({
+    expect(devices[2]).toMatchObject({
       state: 'DEVICE_NODE_STATE_PRESENT',
       uid: 107,
       gid: 107,

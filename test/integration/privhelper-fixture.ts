@@ -311,6 +311,9 @@ export class LauncherProcess {
   }
 }
 
+/** Volumes that every launcher pod has. */
+export const launcherVolumes = ['sockets', 'public', 'private', 'container-disks', 'hotplug-disks'] as const;
+
 /** A launcher pod: kubelet's directories, and processes in its cgroup. */
 export class TestPod {
   readonly podUid = randomUUID();
@@ -319,10 +322,7 @@ export class TestPod {
   private readonly launchers: LauncherProcess[] = [];
   private readonly cgroups = new Map<string, PodCgroups>();
 
-  constructor(
-    helper: HelperProcess,
-    volumes = ['sockets', 'public', 'private', 'container-disks', 'hotplug-disks'],
-  ) {
+  constructor(helper: HelperProcess, volumes: readonly string[] = launcherVolumes) {
     this.directory = join(helper.podsDir, this.podUid);
     for (const volume of volumes) {
       const path = this.volume(volume);

@@ -351,15 +351,17 @@ export class ModelAgent {
       },
       netStat: { updateStatus: nothing, teardown: () => {} },
       devices: {
-        claim: ({ metadata }) =>
-          onHost(() => {
+        claim: async ({ metadata }) => {
+          await onHost(() => {
             if (host.fails('critical network')) {
               this.cluster.failedBySetup(metadata.uid);
               throw new CriticalNetworkError('Critical network error: no tun');
             }
             if (host.fails('network')) throw new Error('try again');
             host.networks.add(metadata.uid);
-          }),
+          });
+          return true;
+        },
       },
       devicePolicy: { apply: nothing },
       hypervisor: { adjustResources: nothing, handleHousekeeping: nothing },

@@ -1,5 +1,5 @@
 /** Each capability that a method declares is needed, and nothing else is raised for it. */
-import { chownSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { chownSync, closeSync, mkdirSync, mkdtempSync, openSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { DescMethod } from '@bufbuild/protobuf';
@@ -18,12 +18,13 @@ import { declaredBy, methodName, services } from '../../privhelper/declarations.
 import { startLauncher } from '../harness/launcher/start.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
 import type { Pod } from '../harness/pods/pod.js';
-import { waitFor } from '../harness/pods/run.js';
+import { run, waitFor } from '../harness/pods/run.js';
 import { blockVolume, claimVolume, HelperProcess, TestPod } from '../integration/privhelper-fixture.js';
 
 const vmi = { namespace: 'default', name: 'vm1', vmiUid: '1f3c7b1e-6f0d-4a53-9a52-3a7a3c1f9f10' };
 const volumeIndex = 2;
 const listener = PodListener.NOTIFY;
+const disk = { volume: 'data', fileName: 'disk.img' };
 const methods = services.flatMap((service) => service.methods);
 
 /** Method names, each with what it declares no longer. */
@@ -100,8 +101,20 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
     [HotplugService.method.unplug, () => helper.operator(HotplugService).unplug(unplugged())],
     [HotplugService.method.unplugAll, unplugAll],
     [
+      StorageService.method.ensureHostDisk,
+      () => helper.operator(StorageService).ensureHostDisk({ pod: ref(), ...disk, capacityBytes: 4096n }),
+    ],
+    [
+      StorageService.method.claimVolumeDirectory,
+      () => helper.operator(StorageService).claimVolumeDirectory({ pod: ref(), volume: disk.volume }),
+    ],
+    [
+      SocketService.method.claimVirtiofs,
+      () => helper.operator(SocketService).claimVirtiofs({ pod: ref(), filesystem: 'fs' }),
+    ],
+    [
       DeviceService.method.claim,
-      () => helper.operator(DeviceService).claim({ pod: ref(), devices: [Device.TUN] }),
+      () => helper.operator(DeviceService).claim({ pod: ref(), devices: [Device.TUN, Device.VFIO] }),
     ],
     [
       DeviceService.method.setPolicy,
@@ -214,7 +227,16 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
       containerDisks: [{ index: volumeIndex, image }],
       kernelBoot: { '/boot/vmlinuz': image },
     });
+    await pod.addClaim(disk.volume, ['-t', 'tmpfs', '-o', 'size=1m,mode=755', 'tmpfs']);
     launcherPid = (await startLauncher(pod, { ...vmi, machine: 'fake' })).pid;
+    const vfio = `/proc/${launcherPid}/root/dev/vfio`;
+    mkdirSync(vfio);
+    await run('mknod', ['-m', '600', join(vfio, 'vfio'), 'c', '10', '196']);
+    const sockets = openSync(pod.emptyDir('virtiofs-containers'), 'r');
+    const path = `/proc/self/fd/${sockets}/fs.sock`;
+    const { native } = helper;
+    native.close(native.listenUnix({ path, type: 'stream', mode: 0o755, gid: 0, backlog: 1 }));
+    closeSync(sockets);
     attachment = new TestPod(helper, ['hotplug-disks']);
     await attachment.attachment();
     const isos = join(pod.emptyDir('private'), 'config-map-disks');

@@ -44,7 +44,10 @@ export async function prepareStart(deps: StartingDeps, pass: VmiPass, launcherVm
     await explained('failed to configure vmi network', () => deps.networks.setup(launcherVmi, networks));
     deps.timeline?.mark(pass.ref, 'network set up', 'helper');
   }
-  await deps.devices.claim(launcherVmi);
+  if (!(await deps.devices.claim(launcherVmi, since))) {
+    deps.queue.addAfter(pass.key, 1000);
+    return false;
+  }
   deps.timeline?.mark(pass.ref, 'devices claimed', 'helper');
   await explained('failed to adjust resources', () => deps.hypervisor.adjustResources(launcherVmi));
   return !waitsForAttestation(launcherVmi);

@@ -19,7 +19,7 @@ import { unmountBelow } from './mounts.js';
 import { connectPod, disconnectPod, macOf, type PodLink } from './network.js';
 import type { PodNode, PodOptions } from './pod-options.js';
 import { childrenOf, readIfThere, uptime } from './proc.js';
-import { type ProcessExit, type Spawned, signal, start, waitFor } from './run.js';
+import { type ProcessExit, run, type Spawned, signal, start, waitFor } from './run.js';
 
 /** The user of launchers of non-root VMIs. */
 export const qemuUser = 107;
@@ -34,7 +34,11 @@ const emptyDirs = {
   'ephemeral-disks': '/run/kubevirt-ephemeral-disks',
   'container-disks': '/run/kubevirt/container-disks',
   'hotplug-disks': '/run/kubevirt/hotplug-disks',
+  'virtiofs-containers': '/run/kubevirt/virtiofs-containers',
 } as const;
+
+/** Where the compute container has its volumes of disk images. */
+const vmiDisks = '/run/kubevirt-private/vmi-disks';
 
 /** Those that see what is mounted on the host later. */
 const fromHost: readonly string[] = ['container-disks', 'hotplug-disks'];
@@ -73,6 +77,7 @@ export class Pod implements NamespaceOwner {
   readonly #cgroups: PodCgroups;
   readonly #spawned: Spawned[] = [];
   readonly #namespaces = new Set<string>();
+  readonly #disks: string[] = [];
   #pausePid = 0;
   #destroyed: Promise<void> | undefined;
   #endedAt: number | undefined;
@@ -226,6 +231,28 @@ export class Pod implements NamespaceOwner {
     });
   }
 
+  /**
+   * A claim of the pod: kubelet's mount of a file system, which the compute container gets as a volume of disk
+   * images. Before that is started. Resolves to its directory on the host.
+   */
+  async addClaim(volume: string, mountArguments: readonly string[]): Promise<string> {
+    const directory = join(this.directory, 'volumes/kubernetes.io~csi', `pvc-${volume}`, 'mount');
+    mkdirSync(directory, { recursive: true, mode: 0o750 });
+    await run('mount', [...mountArguments, directory]);
+    this.addHostPath(volume, directory);
+    return directory;
+  }
+
+  /** A directory of the host that the compute container gets as a volume of disk images. */
+  addHostPath(volume: string, directory: string): void {
+    this.#disks.push('volume', directory, `${vmiDisks}/${volume}`);
+  }
+
+  /** A block claim: its device node in the compute container, closed to all but root. */
+  addBlockDevice(volume: string, major: number, minor: number): void {
+    this.#disks.push('device', 'b', String(major), String(minor), '600', volume);
+  }
+
   /** Mounts and devices of a compute container, in the words of container.sh. */
   computeSetup(): string[] {
     const volumes = (Object.keys(emptyDirs) as EmptyDir[])
@@ -243,7 +270,7 @@ export class Pod implements NamespaceOwner {
     ]
       .filter(([name]) => existsSync(`/dev/${name}`))
       .flatMap(([name = '', major = '', minor = '']) => ['device', 'c', major, minor, '600', name]);
-    return [...volumes, 'device', 'c', '10', '200', '600', 'net/tun', ...optional];
+    return [...volumes, ...this.#disks, 'device', 'c', '10', '200', '600', 'net/tun', ...optional];
   }
 
   /** Starts a container: own mount and PID namespace, the pod's others, uid 107, no capabilities. */

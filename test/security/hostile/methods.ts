@@ -26,6 +26,7 @@ import {
 import { IdentifyRequestSchema, PodService } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { PodListener, PodSocket, SocketService } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import {
+  type EnsureHostDiskRequest,
   type StatContainerDiskRequest,
   StorageService,
 } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
@@ -49,7 +50,7 @@ export interface Target {
  * reports what is there.
  */
 export interface Use {
-  readonly entry: `${'sockets' | 'public' | 'private' | 'container-disks' | 'hotplug-disks'}/${string}`;
+  readonly entry: `${'sockets' | 'public' | 'private' | 'container-disks' | 'hotplug-disks' | 'virtiofs-containers'}/${string}`;
   readonly how: 'connect' | 'pin' | 'make' | 'look';
 }
 
@@ -117,6 +118,7 @@ const bootPeer: Use = { entry: 'container-disks/kernel-boot.sock', how: 'connect
 const bootDirectory: Use = { entry: 'container-disks/kernel-boot', how: 'make' };
 const pluggedNode: Use = { entry: 'hotplug-disks/ram', how: 'make' };
 const plugged: Use = { entry: 'hotplug-disks/srv.img', how: 'make' };
+const virtiofs: Use = { entry: 'virtiofs-containers/fs.sock', how: 'look' };
 const diskImage: Use = { entry: 'container-disks/disk_0.img', how: 'make' };
 
 interface Container {
@@ -211,6 +213,9 @@ const lines: readonly Line[] = [
   ),
   line(SocketService.method.listen, (target) => ({ ...pod(target), listener: PodListener.NOTIFY }), {
     uses: [launcher, notify],
+  }),
+  line(SocketService.method.claimVirtiofs, (target) => ({ ...pod(target), filesystem: 'fs' }), {
+    uses: [launcher, virtiofs],
   }),
   line(SocketService.method.closeListener, (target) => ({ ...pod(target), listener: PodListener.NOTIFY }), {
     uses: [notify],
@@ -368,11 +373,49 @@ const lines: readonly Line[] = [
   line(HotplugService.method.unplugAll, pod, { uses: [launcher, plugged] }),
 
   line(
+    StorageService.method.ensureHostDisk,
+    (target) => ({
+      ...pod(target),
+      volume: 'data',
+      fileName: 'disk.img',
+      capacityBytes: 65_536n,
+      tolerancePercent: 10,
+      reserveBytes: 4096n,
+    }),
+    {
+      uses: [launcher],
+      anyText: ['file_name'],
+      wrong: ['.', '..', '/', '../canary', 'a/b'].map(
+        (name) =>
+          [
+            'file_name',
+            (request: EnsureHostDiskRequest) => {
+              request.fileName = name;
+            },
+          ] as const,
+      ),
+    },
+  ),
+  line(StorageService.method.claimVolumeDirectory, (target) => ({ ...pod(target), volume: 'data' }), {
+    uses: [launcher],
+  }),
+
+  line(
     DeviceService.method.claim,
-    (target) => ({ ...pod(target), devices: [Device.TUN, Device.VHOST_VSOCK] }),
+    (target) => ({
+      ...pod(target),
+      devices: [Device.TUN, Device.VHOST_VSOCK],
+      blockVolumes: ['blk', 'none'],
+    }),
     {
       uses: [launcher],
       wrong: [
+        [
+          'block_volumes[1]',
+          (request) => {
+            request.blockVolumes[1] = 'blk';
+          },
+        ],
         [
           'devices[1]',
           (request) => {

@@ -9,7 +9,12 @@ import { join } from 'node:path';
 import { PodCgroups } from '../../harness/pods/cgroup.js';
 import { readIfThere } from '../../harness/pods/proc.js';
 import { waitFor } from '../../harness/pods/run.js';
-import { type HelperProcess, qemuUser, TestPod } from '../../integration/privhelper-fixture.js';
+import {
+  type HelperProcess,
+  launcherVolumes,
+  qemuUser,
+  TestPod,
+} from '../../integration/privhelper-fixture.js';
 import type { Target } from './methods.js';
 
 export type Behaviour = 'echo' | 'mute' | 'drip' | 'flood';
@@ -30,8 +35,10 @@ mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/kubevirt/container-disks /run/kubevirt/hotplug-disks
 mount --bind "$1" /run/kubevirt/container-disks; shift
 mount --bind "$1" /run/kubevirt/hotplug-disks; shift
+mkdir -p /run/kubevirt-private/vmi-disks/data
+mount -t tmpfs -o mode=755,size=1m tmpfs /run/kubevirt-private/vmi-disks/data
 mount -t tmpfs -o mode=755 tmpfs /dev
-mkdir /dev/net
+mkdir /dev/net; mknod -m 600 /dev/blk b 7 0
 mknod -m 666 /dev/null c 1 3; mknod -m 666 /dev/urandom c 1 9; mknod -m 600 /dev/net/tun c 10 200
 for each in all default; do echo 0 >/proc/sys/net/ipv6/conf/$each/accept_dad; done
 ip link add eth0 type veth peer name eth0p; ip link add net1 type veth peer name net1p
@@ -114,7 +121,7 @@ export class WholePod {
     helper: HelperProcess,
     private readonly image: string,
   ) {
-    this.pod = new TestPod(helper);
+    this.pod = new TestPod(helper, [...launcherVolumes, 'virtiofs-containers']);
     this.attachment = new TestPod(helper, ['hotplug-disks']);
     mkdirSync(this.path('private/config-map-disks'));
     writeFileSync(this.path('private/config-map-disks/config.iso'), 'iso');
@@ -156,6 +163,7 @@ export class WholePod {
     const volumes = ['container-disks', 'hotplug-disks'].map((name) => this.pod.volume(name));
     this.launcherProcess = await this.start(['--net', '--mount'], launcherNamespaces, volumes);
     await this.launcherProcess.listen('sockets/launcher-sock');
+    await this.launcherProcess.listen('virtiofs-containers/fs.sock');
   }
 
   private async startDisk(): Promise<void> {

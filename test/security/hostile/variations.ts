@@ -131,6 +131,8 @@ function* wrongValues(
     yield ['unknown', 99];
   } else if (field.scalar === ScalarType.UINT32) {
     yield ['at its most', 0xffff_ffff];
+  } else if (field.scalar === ScalarType.UINT64) {
+    yield ['at its most', 2n ** 64n - 1n];
   } else if (field.scalar === ScalarType.STRING) {
     yield [`of ${tooLong} bytes`, 'a'.repeat(tooLong)];
     const wrong = anyText.includes(path) ? ['a\0b'] : path.endsWith('_uid') ? [...texts, ...notUuids] : texts;

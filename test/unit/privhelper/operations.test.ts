@@ -1,10 +1,11 @@
 import { create } from '@bufbuild/protobuf';
 import { describe, expect, it, vi } from 'vitest';
-import { ClaimOutcome, Device } from '../../../gen/virtprivsep/privhelper/v1/device_pb.js';
+import { ClaimOutcome } from '../../../gen/virtprivsep/privhelper/v1/common_pb.js';
+import { Device } from '../../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { ApplyRequestSchema } from '../../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { PodService } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { ListenRequestSchema, PodListener } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
-import type { Native, WriteOutcome } from '../../../native/binding.js';
+import type { ClaimOutcome as ClaimedOutcome, Native, WriteOutcome } from '../../../native/binding.js';
 import { declaredBy } from '../../../privhelper/declarations.js';
 import { Tickets } from '../../../privhelper/descriptors/tickets.js';
 import { toFailure } from '../../../privhelper/failure.js';
@@ -336,14 +337,21 @@ describe('the end of a network', () => {
 
 describe('devices', () => {
   it('answers one outcome for each device, in order', async () => {
-    const claimDevices = vi.fn(async () => ['claimed' as const, 'missing' as const]);
+    const claimDevices = vi.fn(async () => ['claimed', 'missing', 'already-owned'] as ClaimedOutcome[]);
     const { helper } = setUp({ claimDevices });
-    const requested = [Device.TUN, Device.KVM];
-    const answer = await claim(helper, invocation(), { ...refA, requested, devices: ['tun', 'kvm'] });
+    const request = {
+      ...refA,
+      requested: [Device.TUN, Device.KVM],
+      devices: ['tun', 'kvm'],
+      blockVolumes: ['b'],
+    } as const;
+    const answer = await claim(helper, invocation(), request);
     expect(answer.results).toEqual([
       { device: Device.TUN, outcome: ClaimOutcome.CLAIMED },
       { device: Device.KVM, outcome: ClaimOutcome.MISSING },
     ]);
-    expect(claimDevices).toHaveBeenCalledWith(expect.anything(), expect.anything(), ['tun', 'kvm'], 107, 107);
+    expect(answer.blockVolumes).toEqual([{ volume: 'b', outcome: ClaimOutcome.ALREADY_OWNED }]);
+    const [any, { devices, blockVolumes }] = [expect.anything(), request];
+    expect(claimDevices).toHaveBeenCalledWith(any, any, devices, blockVolumes, 107, 107);
   });
 });

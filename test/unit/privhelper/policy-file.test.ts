@@ -6,6 +6,7 @@ import { Code } from '@connectrpc/connect';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { ClaimRequestSchema, Device } from '../../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { errnoOf, toFailure } from '../../../privhelper/failure.js';
+import { claim } from '../../../privhelper/policy/devices.js';
 import {
   PolicyFileError,
   parsePolicy,
@@ -13,7 +14,6 @@ import {
   readPolicyFile,
 } from '../../../privhelper/policy/file.js';
 import { createPolicy, describePolicy, settings } from '../../../privhelper/policy/policy.js';
-import { claim } from '../../../privhelper/policy/requests.js';
 import { refA } from './fakes.js';
 
 describe('policy text', () => {
@@ -56,8 +56,14 @@ describe('policy text', () => {
     ['version: 1\nlimits: {maxPods: .inf}', 'limits.maxPods: null is not an integer in 1..4096'],
     ['version: 1\nlimits: {maxPods: }', 'limits.maxPods: null is not an integer in 1..4096'],
     ['version: 1\nusers: {agentUid: 0}', 'users.agentUid: 0 is not an integer in 1..4294967294'],
-    ['version: 1\ndevices: kvm', 'devices: "kvm" is not a list of kvm, tun, vhost-net, vhost-vsock'],
-    ['version: 1\ndevices: [kvm, sda]', 'devices[1]: "sda" is not one of kvm, tun, vhost-net, vhost-vsock'],
+    [
+      'version: 1\ndevices: kvm',
+      'devices: "kvm" is not a list of kvm, mshv, tun, vhost-net, vhost-vsock, sev, vfio',
+    ],
+    [
+      'version: 1\ndevices: [kvm, sda]',
+      'devices[1]: "sda" is not one of kvm, mshv, tun, vhost-net, vhost-vsock, sev, vfio',
+    ],
     ['version: 1\ndevices: [kvm, tun, kvm]', 'devices[2]: kvm occurs twice'],
     ['version: 1\npaths: {cgroupRoot: ../x}', 'paths.cgroupRoot: "../x" is not an absolute path'],
     ['version: 1\npaths: {cgroupRoot: /sys/../x}', 'paths.cgroupRoot: "/sys/../x" is not an absolute path'],
@@ -92,7 +98,10 @@ describe('policy text', () => {
     const value = (path: string) => described.find((each) => each.path === path);
     expect(value('limits.maxPods')).toMatchObject({ value: '5', origin: 'file' });
     expect(value('users.agentUid')).toMatchObject({ value: '1002', origin: 'flag' });
-    expect(value('devices')).toMatchObject({ value: 'kvm, tun, vhost-net, vhost-vsock', origin: 'default' });
+    expect(value('devices')).toMatchObject({
+      value: 'kvm, mshv, tun, vhost-net, vhost-vsock, sev, vfio',
+      origin: 'default',
+    });
     expect(value('limits.maxTickets')).toMatchObject({ bound: 'integer in 1..1024' });
   });
 });

@@ -2,11 +2,6 @@ import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import {
-  ClaimRequestSchema,
-  Device,
-  SetPolicyRequestSchema,
-} from '../../../gen/virtprivsep/privhelper/v1/device_pb.js';
-import {
   type ApplyRequest,
   ApplyRequestSchema,
   Protocol,
@@ -17,7 +12,7 @@ import type { PodRef } from '../../../privhelper/policy/check.js';
 import { mountContainerDisk } from '../../../privhelper/policy/images.js';
 import { apply } from '../../../privhelper/policy/network.js';
 import { createPolicy } from '../../../privhelper/policy/policy.js';
-import { claim, podOnly, setPolicy, podUid as stat } from '../../../privhelper/policy/requests.js';
+import { podOnly, podUid as stat } from '../../../privhelper/policy/requests.js';
 import { podA, refA, refusedField } from './fakes.js';
 
 const policy = createPolicy();
@@ -81,30 +76,6 @@ describe('named things', () => {
     expect(refusedField(() => parse(0, 'ä'.repeat(2049)))).toBe('image_path');
     expect(refusedField(() => parse(0, 'a/'.repeat(2048)))).toBeUndefined();
     expect(refusedField(() => parse(0, `/disk/${'a'.repeat(256)}`))).toBe('image_path');
-  });
-
-  it('knows the claimable devices, none twice, at most 16', () => {
-    const parse = (devices: Device[]) =>
-      claim.parse(policy, create(ClaimRequestSchema, { pod: refA, devices }));
-    expect(parse([Device.TUN, Device.KVM]).devices).toEqual(['tun', 'kvm']);
-    expect(refusedField(() => parse([Device.KVM, Device.UNSPECIFIED]))).toBe('devices[1]');
-    expect(refusedField(() => parse([99 as Device]))).toBe('devices[0]');
-    expect(refusedField(() => parse([Device.KVM, Device.TUN, Device.KVM]))).toBe('devices[2]');
-    expect(refusedField(() => parse(new Array<Device>(17).fill(Device.KVM)))).toBe('devices');
-  });
-
-  it('takes names of block volumes for the device policy, none twice, at most 256', () => {
-    const parse = (...blockVolumes: string[]) =>
-      setPolicy.parse(policy, create(SetPolicyRequestSchema, { pod: refA, blockVolumes }));
-    const names = Array.from({ length: 257 }, (_, i) => `v${i}`);
-    expect(parse('data', 'logs')).toEqual({ ...refA, blockVolumes: ['data', 'logs'] });
-    expect(parse()).toEqual({ ...refA, blockVolumes: [] });
-    for (const bad of ['', '..', 'a/b', '/dev/sda', 'A', 'a\0', 'a'.repeat(64)]) {
-      expect(refusedField(() => parse('data', bad))).toBe('block_volumes[1]');
-    }
-    expect(refusedField(() => parse('data', 'data'))).toBe('block_volumes[1]');
-    expect(parse(...names.slice(1)).blockVolumes).toHaveLength(256);
-    expect(refusedField(() => parse(...names))).toBe('block_volumes');
   });
 });
 

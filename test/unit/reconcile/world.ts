@@ -264,6 +264,7 @@ export class World {
               );
             }
           }
+          return true;
         },
       },
       devicePolicy: {
