@@ -176,6 +176,8 @@ def text_seeds():
     mounts = pathlib.Path("/proc/self/mountinfo").read_text().splitlines(True)
     save("mountinfo_fuzz", "host", "".join(mounts[:4]).encode())
     save("mountinfo_fuzz", "devtmpfs", b"23 26 0:6 / /dev rw,relatime shared:2 master:1 - devtmpfs devtmpfs rw\n")
+    save("device_numbers_fuzz", "misc", b"234 btrfs-control\n 57 sev\n232 kvm\n")
+    save("device_numbers_fuzz", "devices", b"Character devices:\n  1 mem\n511 vfio\n\nBlock devices:\n  7 loop\n")
     unit = POD.replace("-", "_")
     for name, line in (
         ("cgroupfs", f"0::/kubepods/burstable/pod{POD}/abc\n"),

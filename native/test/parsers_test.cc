@@ -6,6 +6,7 @@
 
 #include "../src/capabilities.h"
 #include "../src/cgroup.h"
+#include "../src/device_numbers.h"
 #include "../src/inotify.h"
 #include "../src/hotplug.h"
 #include "../src/mountinfo.h"
@@ -161,4 +162,18 @@ TEST(volumes_are_dns_labels) {
     CHECK(!check_plug_name(name) && !check_plug_name(name + ".img"));
   }
   CHECK(!check_volume_name("data.img") && !check_plug_name(".img") && !check_plug_name("hp.sock"));
+}
+
+TEST(device_numbers_are_found_by_name) {
+  const std::string misc = "234 btrfs-control\n 57 sev\n  9 sev-guest\n232 kvm\n";
+  CHECK(find_misc_minor(misc, "sev") == 57u);
+  CHECK(find_misc_minor(misc, "kvm") == 232u);
+  for (const char* absent : {"", "se", "mshv", "57 sev", "btrfs"}) CHECK(!find_misc_minor(misc, absent));
+  for (const char* odd : {"sev", "x sev", "-1 sev", "99999999999 sev", "57sev", "57  sev", "57 sev "}) {
+    CHECK(!find_misc_minor(odd, "sev"));
+  }
+  const std::string devices = "Character devices:\n  1 mem\n511 vfio\n\nBlock devices:\n  7 loop\n";
+  CHECK(find_character_major(devices, "vfio") == 511u);
+  CHECK(!find_character_major(devices, "loop"));
+  CHECK(!find_character_major("511 vfio\n", "vfio"));
 }

@@ -1,7 +1,8 @@
 # A boot loader for iPXE's ipxe.lkrn and an initrd that holds its script, on a raw disk (Linux boot protocol,
 # Documentation/arch/x86/boot.rst). Before that it can install a small resident handler, so that a guest which
 # knows nothing of ACPI obeys the power button: at each timer tick it looks at the power button's status bit
-# and, once that is set, enters the soft-off state.
+# and, once that is set, enters the soft-off state. To a second disk, if there is one, it writes a mark, which it reads
+# back and shows.
 #
 # The disk: this loader in the first 2 KiB, then kernel and initrd where the block at `layout` says.
 
@@ -19,6 +20,7 @@
         .equ INITRD_ADDRESS, 0xc00000
         .equ CHUNK_SECTORS, 64
         .equ CHUNK_SEGMENT, 0x1000
+        .equ SECOND_DRIVE, 0x81
 
 _start:
         cli
@@ -86,6 +88,7 @@ obeys_acpi: .word 0
 main:
         mov si, offset hello_text
         call print
+        call use_second_disk
         cmp word ptr [obeys_acpi], 0
         je 1f
         call install_handler
@@ -130,6 +133,49 @@ main:
         mov ss, ax
         mov sp, 0xe000
         ljmp SETUP_SEGMENT + 0x20, 0
+
+# Reads the first sector of the second disk, writes it with the mark and shows the mark as it is read again.
+use_second_disk:
+        mov word ptr [packet_count], 1
+        mov word ptr [packet_offset], 0
+        mov word ptr [packet_segment], CHUNK_SEGMENT
+        mov dword ptr [packet_lba], 0
+        call read_second
+        jc 1f
+        mov ax, CHUNK_SEGMENT
+        mov es, ax
+        xor di, di
+        mov si, offset mark_text
+        mov cx, MARK_BYTES
+        rep movsb
+        mov si, offset packet
+        mov dl, SECOND_DRIVE
+        mov ax, 0x4300
+        int 0x13
+        jc 1f
+        mov word ptr [packet_offset], 512
+        call read_second
+        jc 1f
+        mov si, offset second_text
+        call print
+        mov ax, CHUNK_SEGMENT
+        mov ds, ax
+        mov si, 512
+        call print
+        xor ax, ax
+        mov ds, ax
+        mov si, offset end_text
+        call print
+1:      xor ax, ax
+        mov es, ax
+        ret
+
+read_second:
+        mov si, offset packet
+        mov dl, SECOND_DRIVE
+        mov ah, 0x42
+        int 0x13
+        ret
 
 # Reads ECX sectors from EAX to the physical address EDI, through a buffer in low memory.
 load_high:
@@ -203,6 +249,10 @@ install_handler:
         out dx, ax
         ret
 
+second_text: .asciz "boot: second disk: "
+mark_text: .asciz "written by the guest"
+        .equ MARK_BYTES, . - mark_text
+end_text: .asciz "\r\n"
 hello_text: .asciz "boot: loading from the container disk\r\n"
 
         .balign 8

@@ -23,6 +23,8 @@ export interface GuestDiskOptions {
 /** Lines that a guest writes to its console, in order. */
 export const guestLines = {
   bootLoader: 'boot: loading from the container disk',
+  /** Only with a second disk: what the guest has written to it and read back. */
+  secondDisk: 'boot: second disk: written by the guest',
   script: 'guest: script from the container disk',
   address: 'guest: address ',
 } as const;
@@ -51,6 +53,9 @@ const layoutOffset = 512;
 /** The firmware refuses disks smaller than a cylinder. */
 const diskBytes = 2 * 1024 * 1024;
 const kernelPaths = ['/boot/ipxe.lkrn', '/usr/lib/ipxe/ipxe.lkrn'];
+
+/** What the guest writes at the begin of a second disk. */
+export const guestMark = 'written by the guest';
 
 /** Writes the disk. Throws when iPXE or the assembler is not installed. */
 export async function buildGuestDisk(options: GuestDiskOptions): Promise<void> {

@@ -12,7 +12,12 @@ export interface GuestVmiOptions {
   /** Boot script of the guest (default: none). */
   readonly bootUrl?: string;
   readonly terminationGracePeriodSeconds?: number;
+  /** Size of a claim that is the guest's second disk, for instance `4Mi` (default: none). */
+  readonly claim?: string;
 }
+
+/** Name of the volume of the claim. */
+export const claimVolume = 'data';
 
 /** A non-root VMI in phase Scheduled with one container disk and one pod network. */
 export function guestVmi(options: GuestVmiOptions): Vmi {
@@ -34,7 +39,10 @@ export function guestVmi(options: GuestVmiOptions): Vmi {
         cpu: { cores: 1, sockets: 1, threads: 1 },
         features: { acpi: { enabled: true } },
         devices: {
-          disks: [{ name: 'boot', disk: { bus: 'virtio' }, bootOrder: 1 }],
+          disks: [
+            { name: 'boot', disk: { bus: 'virtio' }, bootOrder: 1 },
+            ...(options.claim === undefined ? [] : [{ name: claimVolume, disk: { bus: 'virtio' } }]),
+          ],
           interfaces: [
             {
               name: 'default',
@@ -48,6 +56,9 @@ export function guestVmi(options: GuestVmiOptions): Vmi {
       networks: [{ name: 'default', pod: {} }],
       volumes: [
         { name: 'boot', containerDisk: { image: 'harness/guest:1', imagePullPolicy: 'IfNotPresent' } },
+        ...(options.claim === undefined
+          ? []
+          : [{ name: claimVolume, persistentVolumeClaim: { claimName: claimVolume } }]),
       ],
     },
     status: {
@@ -56,6 +67,22 @@ export function guestVmi(options: GuestVmiOptions): Vmi {
       activePods: { ...options.activePods },
       runtimeUser: 107,
       migrationTransport: 'Unix',
+      ...(options.claim === undefined
+        ? {}
+        : {
+            volumeStatus: [
+              {
+                name: claimVolume,
+                target: '',
+                persistentVolumeClaimInfo: {
+                  claimName: claimVolume,
+                  accessModes: ['ReadWriteOnce'],
+                  volumeMode: 'Filesystem',
+                  capacity: { storage: options.claim },
+                },
+              },
+            ],
+          }),
     },
   };
 }

@@ -8,6 +8,8 @@ export interface MachineDisk {
   readonly device: 'disk' | 'cdrom';
   /** `virtio`, `sata` or `scsi`; whatever else is treated as virtio. */
   readonly bus: string;
+  /** Of a claim or host disk; images of container disks are read-only. */
+  readonly writable?: boolean;
   readonly bootOrder?: number | undefined;
 }
 

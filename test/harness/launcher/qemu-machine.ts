@@ -254,7 +254,7 @@ function diskArguments(disk: MachineDisk, index: number): string[] {
         : `virtio-blk-pci,drive=${drive}${boot}`;
   return [
     '-drive',
-    `file=${disk.path},format=raw,if=none,id=${drive},readonly=on,werror=stop,rerror=stop`,
+    `file=${disk.path},format=raw,if=none,id=${drive},readonly=${disk.writable ? 'off' : 'on'},werror=stop,rerror=stop`,
     '-device',
     device,
   ];

@@ -1,6 +1,7 @@
 /** The machine that a VMI asks for, as the launcher's converter makes it, for the devices supported here. */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
+import { basename } from 'node:path';
 import type { Vmi } from '../../../agent/api/vmi.js';
 import { invalidOperation } from './libvirt.js';
 import type { MachineConfig, MachineDisk, MachineNic } from './machine.js';
@@ -119,12 +120,18 @@ export function nicsAfterHotplug(
 function disksOf(vmi: Vmi, paths: PodPaths): MachineDisk[] {
   return (vmi.spec.domain.devices.disks ?? []).flatMap((disk) => {
     const index = vmi.spec.volumes?.findIndex((volume) => volume.name === disk.name) ?? -1;
-    if (vmi.spec.volumes?.[index]?.containerDisk === undefined) return [];
+    const volume = vmi.spec.volumes?.[index];
+    const hostDisk = volume?.hostDisk;
+    if (volume?.containerDisk === undefined && hostDisk === undefined) return [];
     const cdrom = disk.cdrom !== undefined;
     return [
       {
         volume: disk.name,
-        path: `${paths.containerDisks}/disk_${index}.img`,
+        path:
+          hostDisk === undefined
+            ? `${paths.containerDisks}/disk_${index}.img`
+            : `${paths.privateDirectory}/vmi-disks/${disk.name}/${basename(hostDisk.path)}`,
+        ...(hostDisk === undefined ? {} : { writable: true }),
         device: cdrom ? 'cdrom' : 'disk',
         bus: (cdrom ? disk.cdrom?.bus : disk.disk?.bus) ?? (cdrom ? 'sata' : 'virtio'),
         bootOrder: disk.bootOrder,

@@ -10,7 +10,7 @@ import type { JsonValue } from '../../../agent/json/lossless.js';
 import type { TimelineStep } from '../../../agent/timeline/timeline.js';
 import { type ApiServer, startApiServer } from '../apiserver/api-server.js';
 import { buildGuestDisk } from '../guest/disk.js';
-import { guestVmi } from '../guest/vmi.js';
+import { claimVolume, guestVmi } from '../guest/vmi.js';
 import { type LauncherHandle, type StartLauncherOptions, startLauncher } from '../launcher/start.js';
 import { createNode, type HarnessNode } from '../pods/node.js';
 import type { Pod } from '../pods/pod.js';
@@ -22,6 +22,9 @@ import type { Component, MakePrograms, ProgramName, Programs } from './programs.
 export { agentUser, helperUser } from './programs.js';
 
 const startMs = 20_000;
+
+/** What a claim is bound to, as mount(8) is told: a file system whose root is root's. */
+const emptyFileSystem = ['-t', 'tmpfs', '-o', 'size=16m,mode=755', 'tmpfs'];
 
 export interface VmOptions {
   readonly name: string;
@@ -39,6 +42,8 @@ export interface VmOptions {
   readonly containerDisk?: boolean;
   /** Given: the container disk's container starts when this resolves. */
   readonly beforeContainerDisk?: Promise<void>;
+  /** Size of a claim without an image that is the guest's second disk, for instance `4Mi` (default: none). */
+  readonly claim?: string;
   readonly faults?: StartLauncherOptions['faults'];
   /** Where a step is to be waited for before the next: the launcher starts when this resolves. */
   readonly beforeLauncher?: Promise<void>;
@@ -210,6 +215,7 @@ export class System {
           }
         : {}),
     });
+    if (options.claim !== undefined) await pod.addClaim(claimVolume, emptyFileSystem);
     const vmi = guestVmi({
       namespace,
       name: options.name,
@@ -218,6 +224,7 @@ export class System {
       activePods: { [pod.uid]: this.node.name },
       binding: options.binding ?? 'masquerade',
       ...(options.bootUrl === undefined ? {} : { bootUrl: options.bootUrl }),
+      ...(options.claim === undefined ? {} : { claim: options.claim }),
       terminationGracePeriodSeconds: options.terminationGracePeriodSeconds ?? 30,
     });
     const createVmi = () =>
