@@ -51,6 +51,7 @@ const plugged: Attachment = {
 };
 
 interface Scenario {
+  readonly ids: string;
   readonly what: string;
   /** Before which system calls: of the record's file, or entering the pod's namespace and leaving it with all done. */
   readonly calls: readonly (readonly [call: string, nth: number])[];
@@ -59,6 +60,7 @@ interface Scenario {
 }
 const scenarios: readonly Scenario[] = [
   {
+    ids: 'NET-032',
     what: 'sets up a bridge',
     calls: [
       ['fsync', 1],
@@ -69,11 +71,13 @@ const scenarios: readonly Scenario[] = [
     ...{ earlier: [], request: { attachments: [bridge] } },
   },
   {
+    ids: 'NET-032 AFT-044',
     what: 'sets up masquerade',
     calls: [['setns', 2]],
     ...{ earlier: [], request: { attachments: [masquerade] } },
   },
   {
+    ids: 'NET-032',
     what: 'plugs a network',
     calls: [
       ['renameat', 1],
@@ -82,6 +86,7 @@ const scenarios: readonly Scenario[] = [
     ...{ earlier: [masquerade], request: { attachments: [plugged] } },
   },
   {
+    ids: 'NET-032',
     what: 'unplugs a network',
     calls: [
       ['setns', 2],
@@ -91,7 +96,7 @@ const scenarios: readonly Scenario[] = [
   },
 ];
 
-describe.runIf(process.getuid?.() === 0)('NET-032 the helper is killed', () => {
+describe.runIf(process.getuid?.() === 0)('the helper is killed', () => {
   const vmiUid = randomUUID();
   let node: HarnessNode;
   let helper: HelperProcess;
@@ -129,20 +134,23 @@ describe.runIf(process.getuid?.() === 0)('NET-032 the helper is killed', () => {
     };
   }
 
-  it.each(scenarios)('while it $what, at any of its edges: the next call completes it', async (scenario) => {
-    await begin(scenario);
-    await apply(scenario.request);
-    const wanted = await end();
-    for (const [call, nth] of scenario.calls) {
+  it.each(scenarios)(
+    '$ids while it $what, at any of its edges: the next call completes it',
+    async (scenario) => {
       await begin(scenario);
-      const killed = await killInSystemCall(helper.pid, call, nth);
-      await expect(apply(scenario.request), `${call} ${nth}`).rejects.toThrow();
-      await killed.death;
-      await helper.stop('SIGKILL');
-      await helper.start();
       await apply(scenario.request);
-      expect(await end(), `${call} ${nth}`).toEqual(wanted);
-      expect((await apply(scenario.request)).changed).toBe(false);
-    }
-  });
+      const wanted = await end();
+      for (const [call, nth] of scenario.calls) {
+        await begin(scenario);
+        const killed = await killInSystemCall(helper.pid, call, nth);
+        await expect(apply(scenario.request), `${call} ${nth}`).rejects.toThrow();
+        await killed.death;
+        await helper.stop('SIGKILL');
+        await helper.start();
+        await apply(scenario.request);
+        expect(await end(), `${call} ${nth}`).toEqual(wanted);
+        expect((await apply(scenario.request)).changed).toBe(false);
+      }
+    },
+  );
 });
