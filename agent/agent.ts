@@ -49,6 +49,7 @@ import { HelperPodNetworks } from './network/pod-networks.js';
 import { NetworkStateStore } from './network/state.js';
 import { NotifyServer } from './notify/server.js';
 import { VmiController } from './reconcile/controller.js';
+import { ImageChecksums } from './storage/checksums.js';
 import { HelperContainerDisks } from './storage/container-disks.js';
 import { HelperHotplugVolumes } from './storage/hotplug.js';
 import { TimelineReport } from './timeline/report.js';
@@ -186,6 +187,12 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
     timers,
     log,
   });
+  const checksums = new ImageChecksums({
+    open: (pod, volumeIndex, imagePath) => helper.openContainerDisk(pod, volumeIndex, imagePath),
+    done: (vmi) => queue.add(vmiKey(vmi)),
+    clock: timers,
+    log,
+  });
   const controller = new VmiController({
     node: {
       name: flags.nodeName,
@@ -208,6 +215,7 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
       helper,
       podState: (podUid) => pods.get(podUid),
       podsOf: (vmi) => recordedPods(records, vmi),
+      checksums,
       imageVolume: () => isGateOn(cluster.current(), 'ImageVolume'),
       clock: timers,
       log,
@@ -322,6 +330,7 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
   await Promise.all([
     ...[kubeVirts, globalVmis, localVmis].map((informer) => informer.stop()),
     ...background,
+    checksums.stop(),
   ]);
   await events.stop();
   await inspect.stop();

@@ -102,7 +102,8 @@ export interface ContainerDisks {
   ready(vmi: Vmi, notInitializedSince: number): Promise<boolean>;
   mountAndVerify(vmi: Vmi): Promise<void>;
   unmount(vmi: VmiRef, spec: Vmi['spec'] | undefined): Promise<void>;
-  computeChecksums(vmi: Vmi): Promise<DiskChecksums>;
+  /** Those that are known; nothing waits for the others. */
+  computeChecksums(vmi: Vmi): DiskChecksums;
 }
 
 export interface DiskChecksums {

@@ -6,6 +6,7 @@ import { type Vmi, type VmiRef, vmiKey } from '../api/vmi.js';
 import { HelperError } from '../helper/errors.js';
 import type { Logger } from '../log/log.js';
 import type { Clock, ContainerDisks, DiskChecksums } from '../reconcile/ports.js';
+import type { ImageChecksums, ImageSource } from './checksums.js';
 
 /** How long a launcher's container disks may be late before that is an error. */
 const graceMs = 60_000;
@@ -38,6 +39,7 @@ export interface ContainerDiskOptions {
   readonly podState: (podUid: string) => DiskPodState | undefined;
   /** UIDs of the pods of a VMI that may be gone, from what the node remembers of it. */
   readonly podsOf: (vmi: VmiRef) => readonly string[];
+  readonly checksums: Pick<ImageChecksums, 'of' | 'forget'>;
   /** Feature gate ImageVolume. */
   readonly imageVolume: () => boolean;
   readonly clock: Clock;
@@ -117,6 +119,7 @@ export class HelperContainerDisks implements ContainerDisks {
   /** Also for pods that are gone, whose mounts are gone with them. */
   async unmount(vmi: VmiRef): Promise<void> {
     if (vmi.uid === '') return;
+    this.#options.checksums.forget(vmi.uid);
     for (const podUid of this.#options.podsOf(vmi)) {
       try {
         await this.#options.helper.unmountContainerDisks({ podUid, vmiUid: vmi.uid });
@@ -129,9 +132,38 @@ export class HelperContainerDisks implements ContainerDisks {
     }
   }
 
-  /** None: checksums only serve node agents of KubeVirt 1.6 and older. */
-  async computeChecksums(_vmi: Vmi): Promise<DiskChecksums> {
-    return { containerDisks: new Map() };
+  /**
+   * Those that are known by now; for the others the VMI is looked at again when they are. Nothing is read while it
+   * starts: its containers come one after the other, and it has better things to wait for.
+   */
+  computeChecksums(vmi: Vmi): DiskChecksums {
+    if (vmi.status.phase !== 'Running') return { containerDisks: new Map() };
+    const work = this.#bindWork(vmi);
+    const [pod, ...others] = work?.pods ?? [];
+    if (work === undefined || pod === undefined || others.length > 0) return { containerDisks: new Map() };
+    const disks: ImageSource[] = work.volumes.map(({ name, index, imagePath }) => ({
+      name: `containerdisk ${name}`,
+      volumeIndex: index,
+      imagePath,
+    }));
+    const { kernelPath, initrdPath } = vmi.spec.domain?.firmware?.kernelBoot?.container ?? {};
+    const artifacts = [
+      { name: 'kernel', volumeIndex: null, imagePath: kernelPath ?? '' },
+      { name: 'initrd', volumeIndex: null, imagePath: initrdPath ?? '' },
+    ].filter(({ imagePath }) => imagePath !== '');
+    const known = this.#options.checksums.of(vmi.metadata, pod.ref, [...disks, ...artifacts]);
+    const kernel = known.get('kernel');
+    const initrd = known.get('initrd');
+    return {
+      containerDisks: new Map(
+        work.volumes.flatMap(({ name }) => {
+          const checksum = known.get(`containerdisk ${name}`);
+          return checksum === undefined ? [] : [[name, checksum]];
+        }),
+      ),
+      ...(kernel !== undefined && { kernel }),
+      ...(initrd !== undefined && { initrd }),
+    };
   }
 
   /** Undefined when the launcher gets its images without the node's help. */

@@ -342,7 +342,7 @@ export class ModelAgent {
             if (host.fails('unmount')) throw new Error('device is busy');
             host.mounts.delete(uid);
           }),
-        computeChecksums: async () => ({ containerDisks: new Map() }),
+        computeChecksums: () => ({ containerDisks: new Map() }),
       },
       hotplug: { mount: nothing, unmount: nothing, unmountAll: nothing, isMounted: async () => false },
       networks: {

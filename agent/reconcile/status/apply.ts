@@ -26,7 +26,7 @@ const volumePollSeconds = 1;
 /**
  * Everything of updateVMIStatus but phase, Synchronized, transition timestamps and the write, in its
  * order, on a copy of the VMI. Throws what makes the write impossible (network status, guest agent,
- * backup trackers, checksums): nothing is to be written in this pass then.
+ * backup trackers): nothing is to be written in this pass then.
  */
 export async function applyStatusRules(
   input: StatusInput,
@@ -48,7 +48,7 @@ export async function applyStatusRules(
   await enableBlockTracking(vmi, domain, ports);
   await ports.netStat.updateStatus(vmi, domain);
   const conditionEvents = await setConditions(vmi, domain, ports, settings, rfc3339(now));
-  await setChecksums(vmi, input.branchFailed, ports, settings);
+  setChecksums(vmi, input.branchFailed, ports, settings);
 
   return {
     vmi,
@@ -165,13 +165,8 @@ async function setConditions(
   return [...credentials.events, ...migration.events];
 }
 
-async function setChecksums(
-  vmi: Vmi,
-  branchFailed: boolean,
-  ports: StatusPorts,
-  settings: StatusSettings,
-): Promise<void> {
+function setChecksums(vmi: Vmi, branchFailed: boolean, ports: StatusPorts, settings: StatusSettings): void {
   if (branchFailed || isDeleting(vmi) || isGateOn(settings.cluster, 'ImageVolume') || !lacksChecksums(vmi))
     return;
-  vmi.status = withChecksums(vmi.status, await ports.containerDisks.computeChecksums(vmi));
+  vmi.status = withChecksums(vmi.status, ports.containerDisks.computeChecksums(vmi));
 }

@@ -2,13 +2,16 @@
 import type { Vmi, VmiStatus } from '../../api/vmi.js';
 import type { DiskChecksums } from '../ports.js';
 
-/** Something is listed in the status without its checksum. */
+/** A container disk is listed in the status without its checksum, or kernel or initrd lack theirs. */
 export function lacksChecksums(vmi: Vmi): boolean {
   const container = vmi.spec.domain?.firmware?.kernelBoot?.container;
   const { kernelInfo, initrdInfo } = vmi.status.kernelBootStatus ?? {};
+  const disks = new Set(
+    (vmi.spec.volumes ?? []).flatMap(({ name, containerDisk }) => (containerDisk === undefined ? [] : name)),
+  );
   return (
     (vmi.status.volumeStatus ?? []).some(
-      ({ containerDiskVolume }) => containerDiskVolume && !containerDiskVolume.checksum,
+      ({ name, containerDiskVolume }) => disks.has(name) && !containerDiskVolume?.checksum,
     ) ||
     (!!container?.kernelPath && !kernelInfo?.checksum) ||
     (!!container?.initrdPath && !initrdInfo?.checksum)

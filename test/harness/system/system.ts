@@ -14,6 +14,7 @@ import { claimVolume, guestVmi } from '../guest/vmi.js';
 import { type LauncherHandle, type StartLauncherOptions, startLauncher } from '../launcher/start.js';
 import { createNode, type HarnessNode } from '../pods/node.js';
 import type { Pod } from '../pods/pod.js';
+import type { PodOptions } from '../pods/pod-options.js';
 import { readdirIfThere, readIfThere } from '../pods/proc.js';
 import { type Spawned, signal, waitFor } from '../pods/run.js';
 import { ChildProcesses } from './child-processes.js';
@@ -44,6 +45,10 @@ export interface VmOptions {
   readonly beforeContainerDisk?: Promise<void>;
   /** Size of a claim without an image that is the guest's second disk, for instance `4Mi` (default: none). */
   readonly claim?: string;
+  /** More of the pod, or in the place of what it is otherwise. */
+  readonly podOptions?: Partial<Pick<PodOptions, 'containerDisks' | 'kernelBoot'>>;
+  /** The VMI object as it is created, from the one that it is otherwise. */
+  readonly adapt?: (vmi: Vmi) => Vmi;
   readonly faults?: StartLauncherOptions['faults'];
   /** Where a step is to be waited for before the next: the launcher starts when this resolves. */
   readonly beforeLauncher?: Promise<void>;
@@ -214,9 +219,10 @@ export class System {
             ],
           }
         : {}),
+      ...options.podOptions,
     });
     if (options.claim !== undefined) await pod.addClaim(claimVolume, emptyFileSystem);
-    const vmi = guestVmi({
+    const guest = guestVmi({
       namespace,
       name: options.name,
       uid,
@@ -227,6 +233,7 @@ export class System {
       ...(options.claim === undefined ? {} : { claim: options.claim }),
       terminationGracePeriodSeconds: options.terminationGracePeriodSeconds ?? 30,
     });
+    const vmi = options.adapt?.(guest) ?? guest;
     const createVmi = () =>
       this.api.store.put('virtualmachineinstances', vmi as unknown as Record<string, JsonValue>);
     if (options.beforeVmi === undefined) createVmi();

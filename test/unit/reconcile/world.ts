@@ -216,7 +216,7 @@ export class World {
         },
         mountAndVerify: async () => record('containerDisk.MountAndVerify', 'containerDiskMountError'),
         unmount: async () => record('containerDisk.Unmount', 'containerDiskUnmountError'),
-        computeChecksums: async () => {
+        computeChecksums: () => {
           record('containerDisk.ComputeChecksums');
           return { containerDisks: new Map() };
         },

@@ -135,30 +135,34 @@ describe('applyStatusRules', () => {
   });
 
   describe('checksums', () => {
-    const status = { volumeStatus: [{ name: 'root', target: 'vda', containerDiskVolume: {} }] };
+    const status = (entry: object = {}) => ({ volumeStatus: [{ name: 'root', target: 'vda', ...entry }] });
+    const spec = { volumes: [{ name: 'root', containerDisk: { image: 'i' } }] };
     const noImageVolumes = { developerConfiguration: { disabledFeatureGates: ['ImageVolume'] } };
     let computed = 0;
     const containerDisks = {
-      computeChecksums: async () => {
+      computeChecksums: () => {
         computed++;
         return { containerDisks: new Map([['root', 42]]), kernel: 7 };
       },
     };
 
-    it('are written where they are missing', async () => {
-      computed = 0;
-      const { vmi: result } = await apply(vmi(status), { containerDisks }, noImageVolumes);
-      expect(result.status.volumeStatus?.[0]?.containerDiskVolume?.checksum).toBe(42);
-      expect(result.status.kernelBootStatus).toEqual({ kernelInfo: { checksum: 7 } });
-      await apply(result, { containerDisks }, noImageVolumes);
-      expect(computed).toBe(1);
-    });
+    it.each([{}, { containerDiskVolume: {} }, { containerDiskVolume: { checksum: 0 } }])(
+      'STO-014 are written where they are missing: %j',
+      async (entry) => {
+        computed = 0;
+        const { vmi: result } = await apply(vmi(status(entry), spec), { containerDisks }, noImageVolumes);
+        expect(result.status.volumeStatus?.[0]?.containerDiskVolume?.checksum).toBe(42);
+        expect(result.status.kernelBootStatus).toEqual({ kernelInfo: { checksum: 7 } });
+        await apply(result, { containerDisks }, noImageVolumes);
+        expect(computed).toBe(1);
+      },
+    );
 
-    it('are not asked for with image volumes, after a failed branch or while deleting', async () => {
+    it('STO-014 are not asked for with image volumes, after a failed branch or while deleting', async () => {
       computed = 0;
-      await apply(vmi(status), { containerDisks });
-      await apply(vmi(status), { containerDisks }, noImageVolumes, true);
-      const deleting = vmi(status);
+      await apply(vmi(status(), spec), { containerDisks });
+      await apply(vmi(status(), spec), { containerDisks }, noImageVolumes, true);
+      const deleting = vmi(status(), spec);
       deleting.metadata.deletionTimestamp = '2000-01-01T00:00:00Z';
       await apply(deleting, { containerDisks }, noImageVolumes);
       expect(computed).toBe(0);

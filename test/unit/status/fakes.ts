@@ -26,7 +26,7 @@ export function fakePorts({ now = 0, lines = [] }: FakeOptions = {}): StatusPort
     },
     facts: { selinuxContext: async () => undefined, isoSize: () => Promise.reject(new Error('no ISO here')) },
     hotplug: { isMounted: async () => false },
-    containerDisks: { computeChecksums: async () => ({ containerDisks: new Map() }) },
+    containerDisks: { computeChecksums: () => ({ containerDisks: new Map() }) },
     netStat: { updateStatus: async () => {} },
     backupTrackers: { list: () => [], requireRedefinition: async () => {} },
     clock: { now: () => now },

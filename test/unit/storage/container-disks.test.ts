@@ -12,6 +12,8 @@ let imageVolume: boolean;
 let now: number;
 let podsOf: string[];
 let lines: string[];
+/** Names of images whose checksums are known. */
+let known: Set<string>;
 let disks: HelperContainerDisks;
 
 const oldPod = { directory: true, containerDiskBinary: true };
@@ -24,11 +26,23 @@ beforeEach(() => {
   imageVolume = true;
   now = 1_000_000;
   podsOf = ['p1'];
+  known = new Set();
   lines = [];
   disks = new HelperContainerDisks({
     helper,
     podState: (podUid) => pods.get(podUid),
     podsOf: () => podsOf,
+    checksums: {
+      of: (vmi, pod, images) => {
+        helper.calls.push(`checksums of ${vmi.uid} in ${pod.podUid}`);
+        return new Map(
+          images.map(({ name }, i) => [name, i + 1] as const).filter(([name]) => known.has(name)),
+        );
+      },
+      forget: (vmiUid) => {
+        helper.calls.push(`forget ${vmiUid}`);
+      },
+    },
     imageVolume: () => imageVolume,
     clock: { now: () => now },
     log: silentLog(lines),
@@ -155,13 +169,49 @@ describe('mountAndVerify', () => {
   });
 });
 
+describe('computeChecksums', () => {
+  const running = (object: Vmi): Vmi => ({ ...object, status: { ...object.status, phase: 'Running' } });
+
+  const container = { image: 'i', kernelPath: '/k', initrdPath: '/i' };
+
+  it('STO-014 tells what is known of disks, kernel and initrd', () => {
+    const object = running(vmi([disk('a'), blank, disk('b')], { kernelBoot: { container } }));
+    expect(disks.computeChecksums(object)).toEqual({ containerDisks: new Map() });
+    expect(helper.calls).toEqual(['checksums of u1 in p1']);
+    known = new Set(['containerdisk b', 'kernel']);
+    imageVolume = false;
+    expect(disks.computeChecksums(object)).toEqual({ containerDisks: new Map([['b', 2]]), kernel: 3 });
+    known.add('initrd').add('containerdisk a');
+    expect(disks.computeChecksums(object)).toEqual({
+      containerDisks: new Map([
+        ['a', 1],
+        ['b', 2],
+      ]),
+      kernel: 3,
+      initrd: 4,
+    });
+  });
+
+  it('asks for nothing before it runs, without a pod, with two, and where nothing is to be mounted', () => {
+    disks.computeChecksums(running(vmi([disk('a')], {}, [])));
+    pods.set('p2', oldPod);
+    disks.computeChecksums(running(vmi([disk('a')], {}, ['p1', 'p2'])));
+    pods.delete('p2');
+    disks.computeChecksums(vmi([disk('a')]));
+    pods.set('p1', newPod);
+    disks.computeChecksums(running(vmi([disk('a')])));
+    disks.computeChecksums(running(vmi([blank])));
+    expect(helper.calls).toEqual([]);
+  });
+});
+
 describe('unmount', () => {
   const ref = { namespace: 'ns', name: 'vm', uid: 'u1' };
 
   it('reaches every pod that the node remembers', async () => {
     podsOf = ['p1', 'p2'];
     await disks.unmount(ref);
-    expect(helper.calls).toEqual(['unmount p1 of u1', 'unmount p2 of u1']);
+    expect(helper.calls).toEqual(['forget u1', 'unmount p1 of u1', 'unmount p2 of u1']);
   });
 
   it('is done where the pod is gone, and fails where it is not', async () => {

@@ -5,6 +5,7 @@ import { ContainerDiskState } from '../../../gen/virtprivsep/privhelper/v1/stora
 /** Listening volume indexes as given, null for the kernel-boot container; keeps what it was asked. */
 export class FakeDiskHelper implements ContainerDiskHelper {
   readonly listening = new Set<number | null>();
+  isListening = (_podUid: string, volumeIndex: number | null): boolean => this.listening.has(volumeIndex);
   readonly calls: string[] = [];
   statError: Error | undefined;
   mountError: Error | undefined;
@@ -13,7 +14,7 @@ export class FakeDiskHelper implements ContainerDiskHelper {
   async statContainerDisk(pod: PodRef, volumeIndex: number | null): Promise<ContainerDiskState> {
     this.calls.push(`stat-disk ${pod.podUid} ${volumeIndex ?? 'kernel-boot'}`);
     if (this.statError !== undefined) throw this.statError;
-    return this.listening.has(volumeIndex) ? ContainerDiskState.READY : ContainerDiskState.ABSENT;
+    return this.isListening(pod.podUid, volumeIndex) ? ContainerDiskState.READY : ContainerDiskState.ABSENT;
   }
 
   async mountContainerDisk(pod: PodRef, volumeIndex: number, imagePath: string): Promise<boolean> {
