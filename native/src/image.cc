@@ -65,12 +65,15 @@ Result<Fd> mount_namespace_of_image(int volume, const std::string& socket_name, 
   return mntns;
 }
 
-Result<Fd> clone_image(const std::string& path, struct stat* image) {
+Result<Fd> find_image(int root, const std::string& path) {
   if (path.size() > kMaxImagePath) return Error::refusal(ENAMETOOLONG, "image path");
+  return path.empty() ? open_only_image(root) : walk(root, path, O_PATH, kInImage, "image");
+}
+
+Result<Fd> clone_image(const std::string& path, struct stat* image) {
   auto root = open_root();
   if (!root) return root.error();
-  auto source = path.empty() ? open_only_image(root->get())
-                                   : walk(root->get(), path, O_PATH, kInImage, "image");
+  auto source = find_image(root->get(), path);
   if (!source) return source.error();
   auto st = stat_fd(source->get(), "image");
   if (!st) return st.error();

@@ -12,4 +12,5 @@ mkdir -p "$build"
   cat "$build/build.log" >&2
   exit 1
 }
-exec "$build/privsep_tests" "$@"
+node "$here/path_cases.mjs" >"$build/path-cases"
+PRIVSEP_PATH_CASES=$build/path-cases exec "$build/privsep_tests" "$@"

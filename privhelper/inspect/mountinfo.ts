@@ -1,12 +1,19 @@
 /** proc_pid_mountinfo(5) for people. Texts in it may be a launcher's. */
 
 export interface MountEntry {
+  readonly id: number;
+  readonly parent: number;
+  /** Device numbers of the file system. */
+  readonly major: number;
+  readonly minor: number;
   readonly mountPoint: string;
   readonly filesystem: string;
   readonly root: string;
   readonly source: string;
   readonly options: string;
   readonly superOptions: string;
+  /** As they are: `shared:1 master:2`. */
+  readonly optionalFields: string;
   /** shared, slave, private or unbindable. */
   readonly propagation: string;
   /** Volume index of a container disk. */
@@ -22,18 +29,25 @@ const containerDisk = /^(?:\/var)?\/run\/kubevirt\/container-disks\/disk_(\d{1,3
 export function parseMountinfo(text: string): MountEntry[] {
   return text.split('\n').flatMap((line) => {
     const [front = '', back] = line.split(' - ', 2);
-    const [, , , root, mountPoint, options, ...tags] = front.split(' ').map(unescaped);
+    const [id, parent, device = '', root, mountPoint, options, ...tags] = front.split(' ').map(unescaped);
     const [filesystem, source, superOptions] = (back ?? '').split(' ').map(unescaped);
-    if (root === undefined || mountPoint === undefined || options === undefined) return [];
+    const [, major, minor] = /^(\d{1,10}):(\d{1,10})$/.exec(device) ?? [];
+    if (major === undefined || root === undefined || mountPoint === undefined || options === undefined)
+      return [];
     if (filesystem === undefined || source === undefined) return [];
     const disk = containerDisk.exec(mountPoint)?.[1];
     return {
+      id: Number(id),
+      parent: Number(parent),
+      major: Number(major),
+      minor: Number(minor),
       mountPoint,
       filesystem,
       root,
       source,
       options,
       superOptions: superOptions ?? '',
+      optionalFields: tags.join(' '),
       propagation: propagation(tags),
       containerDisk: disk === undefined ? undefined : Number(disk),
     };

@@ -23,6 +23,7 @@ import { toFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
 import { readCgroups } from '../inspect/cgroup.js';
 import { maxMountinfoBytes, mountedDisks, parseMountinfo } from '../inspect/mountinfo.js';
+import { backingOf } from '../inspect/node-path.js';
 import { readBounded, readProcess } from '../inspect/proc.js';
 import type { Invocation } from '../invocation.js';
 import { deviceNames } from '../policy/devices.js';
@@ -118,7 +119,7 @@ async function inspectPod(
   try {
     return await pods.observe(invocation, pod.podUid, async ({ launcher, pinned, vmiUid }) => {
       const process = await processMessage(launcher);
-      const disks = mountedDisks(await readMounts(launcher));
+      const disks = mountedDisks(await readMounts(launcher.pid));
       const call = invocation.within(invocation.call.caps, perPodMs);
       // Also says that the launcher still lives, so what was read is its.
       const { links } = await native.observeNetwork(call, launcher, forbiddenNetworks);
@@ -149,7 +150,7 @@ async function processMessage(launcher: Launcher): Promise<MessageInitShape<type
   };
 }
 
-async function readMounts({ pid }: Launcher) {
+async function readMounts(pid: number) {
   return parseMountinfo(await readBounded(`/proc/${pid}/mountinfo`, maxMountinfoBytes));
 }
 
@@ -206,18 +207,21 @@ async function appliedMessage(
 }
 
 export function listMounts(
-  { native, pods }: Helper,
+  { native, pods, policy }: Helper,
   invocation: Invocation,
   { podUid }: PodUid,
 ): Promise<MessageInitShape<typeof ListMountsResponseSchema>> {
   return pods.observe(invocation, podUid, async ({ launcher }) => {
-    const mounts = await readMounts(launcher);
+    const mounts = await readMounts(launcher.pid);
     await native.checkLauncher(invocation.call, launcher, podUid);
+    const node = await readMounts(1);
     return {
-      mounts: mounts.map(({ containerDisk, superOptions: _, ...mount }) => ({
-        ...mount,
-        ...(containerDisk === undefined ? {} : { containerDisk }),
-      })),
+      mounts: mounts.map((mount) => {
+        const { mountPoint, filesystem, root, source, options, propagation, containerDisk } = mount;
+        const nodePath = backingOf(mount, node, { ...policy, source, podUid })?.path ?? '';
+        const shown = { mountPoint, filesystem, root, source, options, propagation, nodePath };
+        return containerDisk === undefined ? shown : { ...shown, containerDisk };
+      }),
     };
   });
 }

@@ -1,5 +1,11 @@
+import { create } from '@bufbuild/protobuf';
 import { describe, expect, it } from 'vitest';
+import type { Vmi } from '../../agent/api/vmi.js';
 import { type DiskPodState, HelperContainerDisks } from '../../agent/storage/container-disks.js';
+import { MountKernelArtifactRequestSchema } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
+import { mountKernelArtifact } from '../../privhelper/policy/images.js';
+import { createPolicy } from '../../privhelper/policy/policy.js';
+import { refA } from '../unit/privhelper/fakes.js';
 import { silentLog } from '../unit/status/fakes.js';
 import { FakeDiskHelper } from '../unit/storage/fakes.js';
 import { loadVectors } from './load.js';
@@ -7,10 +13,16 @@ import { vmiOf } from './objects.js';
 
 interface DiskInput {
   op: string;
+  volumeIndex?: number;
+  artifact?: string;
   activePods?: string[] | null;
   tree?: Record<string, string>;
 }
 interface DiskExpected {
+  socketErr?: boolean;
+  kernelSocketErr?: boolean;
+  launcherPath?: string;
+  targetName?: string;
   needed?: boolean;
   targetDirErr?: boolean;
 }
@@ -19,7 +31,8 @@ const diskCases = loadVectors<DiskInput, DiskExpected>('storage', 'container-dis
 function disksOver(input: DiskInput, marker: string, imageVolume: boolean) {
   const helper = new FakeDiskHelper();
   const pods = new Map<string, DiskPodState>();
-  const has = (path: string) => input.tree?.[path] !== undefined;
+  const has = (path: string) =>
+    Object.keys(input.tree ?? {}).some((each) => each === path || each.startsWith(`${path}/`));
   for (const uid of input.activePods ?? []) {
     pods.set(uid, {
       directory: has(`pods/${uid}/volumes/kubernetes.io~empty-dir/${marker}`),
@@ -30,6 +43,7 @@ function disksOver(input: DiskInput, marker: string, imageVolume: boolean) {
     helper,
     podState: (podUid) => pods.get(podUid),
     podsOf: () => [],
+    checksums: { of: () => new Map(), forget: () => {} },
     imageVolume: () => imageVolume,
     clock: { now: () => 0 },
     log: silentLog(),
@@ -50,6 +64,46 @@ describe('container-disk', () => {
       helper.listening.add(0);
       expect(await disks.ready(vmi, 0)).toBe(true);
       expect(helper.calls.some((call) => call.startsWith('stat-disk'))).toBe(expected.needed);
+    },
+  );
+
+  it.each(diskCases.filter(({ input }) => input.op === 'paths'))(
+    'STO-007 $name',
+    async ({ input, expected }) => {
+      const { disks, helper, vmi } = disksOver(input, 'container-disks', false);
+      const { volumeIndex = 0, tree = {}, activePods } = input;
+      helper.isListening = (podUid, index) => {
+        const socket = index === null ? 'kernel-boot.sock' : `disk_${index}.sock`;
+        return tree[`pods/${podUid}/volumes/kubernetes.io~empty-dir/container-disks/${socket}`] !== undefined;
+      };
+      const volumes = Array.from({ length: volumeIndex + 1 }, (_, i) => ({ name: `v${i}`, emptyDisk: {} }));
+      const disk = { name: 'disk', containerDisk: { image: 'i' } };
+      const withDisk = { ...vmi, spec: { volumes: [...volumes.slice(1), disk] } } as Vmi;
+      expect(await disks.ready(withDisk, 0)).toBe(expected.socketErr === false);
+      const kernelBoot = { container: { image: 'i', kernelPath: '/k' } };
+      const withKernel = { ...vmi, spec: { domain: { devices: {}, firmware: { kernelBoot } } } } as Vmi;
+      expect(await disks.ready(withKernel, 0)).toBe(expected.kernelSocketErr === false);
+      const one = disks.mountAndVerify(withDisk).then(
+        () => false,
+        () => true,
+      );
+      expect(await one).toBe(expected.targetDirErr);
+      expect(helper.calls.every((call) => (activePods ?? []).includes(call.split(' ')[1] ?? ''))).toBe(true);
+    },
+  );
+
+  // What names no file in a directory is refused.
+  const nameless = ['', '/', 'a/'];
+  it.each(diskCases.filter(({ input }) => input.op === 'kernelBootLauncherPath'))(
+    'STO-011 $name',
+    ({ input: { artifact = '' }, expected }) => {
+      const request = create(MountKernelArtifactRequestSchema, { pod: refA, imagePath: artifact });
+      if (nameless.includes(artifact)) {
+        expect(() => mountKernelArtifact.parse(createPolicy(), request)).toThrow('image_path');
+        return;
+      }
+      const { name } = mountKernelArtifact.parse(createPolicy(), request);
+      expect(`/var/run/kubevirt/container-disks/kernel-boot/${name}`).toBe(expected.launcherPath);
     },
   );
 

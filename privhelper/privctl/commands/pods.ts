@@ -146,6 +146,8 @@ function difference({ applied }: GetNetworkResponse): string[] {
 /** File systems that every container has and that say nothing about a VM. */
 const ordinary = new Set(['proc', 'sysfs', 'cgroup', 'cgroup2', 'mqueue', 'devpts']);
 
+const headings = ['DISK', 'MOUNT POINT', 'TYPE', 'ROOT', 'OPTIONS', 'PROPAGATION'];
+
 export async function mounts(session: Session): Promise<void> {
   const podUid = await session.pod();
   const answer = await (await session.client(InspectService)).listMounts({ podUid });
@@ -161,12 +163,13 @@ export async function mounts(session: Session): Promise<void> {
     session.options.full ? mount.root : mount.root.replace(/^.*\/kubernetes\.io~([^/]+)\//, '$1 '),
     mount.options,
     mount.propagation,
+    ...(session.options.full ? [mount.nodePath] : []),
   ]);
   const left = answer.mounts.length - shown.length;
   session.lines([
     `Pod ${podUid}`,
     '',
-    ...table(columns('DISK', 'MOUNT POINT', 'TYPE', 'ROOT', 'OPTIONS', 'PROPAGATION'), rows),
+    ...table(columns(...headings, ...(session.options.full ? ['ON THE NODE'] : [])), rows),
     ...(left === 0
       ? []
       : ['', `${left} mounts of proc, sys, dev and cgroups are left out; --full shows them.`]),
