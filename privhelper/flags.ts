@@ -16,6 +16,8 @@ export interface Flags {
   /** Directory of the records of plugged block devices. */
   readonly pluggedDevicesDir: string;
   readonly auditFile: string;
+  /** Where this process sees kubelet's pods directory; undefined where the host does. */
+  readonly kubeletPodsMount: string | undefined;
   /** The host's network namespace, which no call may enter. */
   readonly hostNetns: string;
   /** Where the host's selinuxfs may be mounted. */
@@ -52,6 +54,7 @@ const options = {
   'qemu-uid': { type: 'string' },
   'qemu-gid': { type: 'string' },
   'kubelet-pods-dir': { type: 'string' },
+  'kubelet-pods-mount': { type: 'string' },
   'audit-max-bytes': { type: 'string' },
 } as const;
 
@@ -89,6 +92,7 @@ export function parseFlags(args: readonly string[]): Flags {
     hotplugStateDir: path('hotplug-state-dir'),
     pluggedDevicesDir: path('plugged-devices-dir'),
     auditFile: path('audit-file'),
+    kubeletPodsMount: given('kubelet-pods-mount', path),
     hostNetns: path('host-netns'),
     selinuxfs: values.selinuxfs === undefined ? selinuxfsPlaces : [path('selinuxfs')],
     hostCgroupns: path('host-cgroupns'),

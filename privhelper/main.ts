@@ -21,6 +21,7 @@ import { assertDedicated, openDirectory, ownDirectory, ownFiles } from './direct
 import { assertComplete, inspection, table } from './dispatch.js';
 import { type Flags, parseFlags } from './flags.js';
 import type { Helper } from './helper.js';
+import { kernelShortcomings } from './inspect/health.js';
 import { HotplugRecords } from './pods/hotplug-records.js';
 import { PluggedDevices } from './pods/plugged-devices.js';
 import { MountRecords } from './pods/records.js';
@@ -76,6 +77,7 @@ function main(): void {
   const agent = declareAll(table);
   const methods = { agent, operators: [...agent, ...declareAll(inspection)] };
   const native = loadNative();
+  for (const line of kernelShortcomings(native.probeKernel())) log('info', line);
   const opened = openAsRoot(native, flags, chosen.policy, report);
   native.makeNetworkSysctlsWritable();
   giveUpPrivileges(native, flags, methods.operators);
@@ -86,7 +88,7 @@ function openAsRoot(native: Native, flags: Flags, policy: Policy, report: Report
   process.umask(0o022);
   native.joinCgroupNamespace(flags.hostCgroupns);
   const deviceHierarchy = openDeviceHierarchy(policy.cgroupRoot);
-  const podsDir = openDirectory(policy.kubeletPodsDir);
+  const podsDir = openDirectory(flags.kubeletPodsMount ?? policy.kubeletPodsDir);
 
   const isRecord = (name: string) => isUuid(name) || /^\.[0-9a-f-]{36}\.tmp$/.test(name);
   for (const directory of [flags.stateDir, flags.hotplugStateDir, flags.pluggedDevicesDir]) {
@@ -96,7 +98,7 @@ function openAsRoot(native: Native, flags: Flags, policy: Policy, report: Report
   }
   // Pods that went while no helper ran; of later ones the watcher tells.
   const plugged = new PluggedDevices(flags.pluggedDevicesDir, policy.maxPluggedDevices);
-  plugged.keepOnly(new Set(readdirSync(policy.kubeletPodsDir)));
+  plugged.keepOnly(new Set(readdirSync(`/proc/self/fd/${podsDir}`)));
 
   const auditDir = dirname(flags.auditFile);
   assertDedicated(auditDir, (name) => name.startsWith(basename(flags.auditFile)));

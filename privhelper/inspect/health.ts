@@ -46,6 +46,18 @@ export function kernelFindings(features: readonly KernelFeature[]): Finding[] {
   });
 }
 
+/** Without these there is nothing that the helper could do. */
+const indispensable: readonly string[] = ['openat2', 'open_tree', 'move_mount', 'mount_setattr'];
+
+/** What a kernel lacks and what follows, in one line each. Throws when it lacks what every operation needs. */
+export function kernelShortcomings(features: readonly KernelFeature[]): string[] {
+  const lacking = kernelFindings(features).filter(({ finding }) => finding.startsWith('missing'));
+  const lines = lacking.map(({ check, finding, advice }) => `${check} is ${finding}: ${advice}`);
+  const fatal = lines.filter((_, i) => indispensable.includes(lacking[i]?.check ?? ''));
+  if (fatal.length > 0) throw new Error(`this kernel will not do: ${fatal.join('; ')}`);
+  return lines;
+}
+
 /** Usage from which there is something to say. */
 const nearLimit = 0.8;
 

@@ -47,6 +47,17 @@ describe.runIf(isRoot)('the helper on real kernel objects', () => {
     await helper.destroy();
   });
 
+  it('STO-035 says once, at its start, what the kernel lacks and what it does instead', async () => {
+    // The choices are made call by call, by what the kernel answers; the line tells which they will be.
+    const lines = helper.stderr.split('\n').filter((line) => line.includes(' is missing ('));
+    const lacking = helper.native
+      .probeKernel()
+      .filter(({ error }) => !['', 'EPERM', 'EACCES'].includes(error));
+    expect(lines.map((line) => JSON.parse(line).msg.split(' is missing')[0])).toEqual(
+      lacking.map(({ name }) => name),
+    );
+  });
+
   it('has capabilities in its privileged threads only, and none in effect', async () => {
     const union = 0x2c1207n;
     const threads = helper.threads();

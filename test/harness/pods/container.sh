@@ -1,24 +1,27 @@
 #!/bin/sh
 # Makes the root of a container in the calling mount and PID namespace (both fresh) and becomes its process.
 #
-#   container.sh ROOT UID [volume SOURCE TARGET | hostToContainer SOURCE TARGET | readOnly SOURCE TARGET |
+#   container.sh ROOT UID IMAGE [volume SOURCE TARGET | hostToContainer SOURCE TARGET | readOnly SOURCE TARGET |
 #                copy SOURCE TARGET | device TYPE MAJOR MINOR MODE NAME]... -- COMMAND...
 #
+# IMAGE is a directory that becomes the root, or empty for one of its own.
 # The caller's mounts are slaves of the host's, so a hostToContainer volume receives later host mounts.
 set -eu
 root=$1
 uid=$2
-shift 2
+image=$3
+shift 3
 
-mount -t tmpfs -o mode=755,size=64m container "$root"
+if [ -n "$image" ]; then
+  mount --bind "$image" "$root"
+else
+  mount -t tmpfs -o mode=755,size=64m container "$root"
+fi
 cd "$root"
-mkdir -m 755 usr etc proc sys dev run tmp var old
+mkdir -p -m 755 usr etc proc sys dev run tmp var old
 chmod 1777 tmp
-ln -s usr/bin bin
-ln -s usr/sbin sbin
-ln -s usr/lib lib
-ln -s usr/lib64 lib64
-ln -s ../run var/run
+for each in bin sbin lib lib64; do ln -sfn "usr/$each" "$each"; done
+ln -sfn ../run var/run
 mount --bind -o ro /usr usr
 mount --bind -o ro /etc etc
 mount -t proc -o nosuid,nodev,noexec proc proc

@@ -5,8 +5,10 @@ import type { EmptyDir } from './pod.js';
 export interface ContainerDiskSource {
   /** Index of the volume in the VMI's spec. */
   readonly index: number;
-  /** Host path of the file that becomes the only file of /disk. */
-  readonly image: string;
+  /** Host path of the file that becomes the only file of /disk; not needed with `rootfs`. */
+  readonly image?: string;
+  /** Host path of a directory that becomes the container's root, with `disk` and what is in it. */
+  readonly rootfs?: string;
   /** Its name in /disk; the base name of `image` when absent. */
   readonly name?: string;
 }
@@ -26,6 +28,8 @@ export interface PodOptions {
   readonly lateContainerDisks?: boolean;
   /** Marks a pod whose container disks the node agent has to mount (default true). */
   readonly bindMountedContainerDisks?: boolean;
+  /** Mounts that the host makes in the volumes do not come into the compute container. */
+  readonly withoutPropagation?: boolean;
   readonly cgroupDriver?: CgroupDriver;
   /** emptyDirs of the pod; all of a launcher's when absent. */
   readonly emptyDirs?: readonly EmptyDir[];

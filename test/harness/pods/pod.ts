@@ -51,6 +51,8 @@ export interface ContainerOptions {
   readonly env?: Readonly<Record<string, string>>;
   /** Mounts and devices, in the words of container.sh. */
   readonly setup: readonly string[];
+  /** Host path of the directory that becomes the root; a new one when absent. */
+  readonly rootfs?: string;
 }
 
 export interface Container {
@@ -146,8 +148,9 @@ export class Pod implements NamespaceOwner {
   }
 
   async startContainerDisks(): Promise<void> {
-    for (const { index, image, name = basename(image) } of this.options.containerDisks ?? []) {
-      await this.startImage(`volumedisk${index}`, `disk_${index}`, { [`/disk/${name}`]: image });
+    for (const { index, image, name, rootfs } of this.options.containerDisks ?? []) {
+      const files = image === undefined ? {} : { [`/disk/${name ?? basename(image)}`]: image };
+      await this.startImage(`volumedisk${index}`, `disk_${index}`, files, rootfs);
     }
     const { kernelBoot } = this.options;
     if (kernelBoot !== undefined) await this.startImage('kernel-boot-volume', 'kernel-boot', kernelBoot);
@@ -158,10 +161,12 @@ export class Pod implements NamespaceOwner {
     name: string,
     socket: string,
     files: Readonly<Record<string, string>>,
+    rootfs?: string,
   ): Promise<Container> {
     const dataDirectory = `/run/kubevirt-ephemeral-disks/container-disk-data/${this.vmiUid}`;
     const container = await this.startContainer({
       name,
+      ...(rootfs !== undefined && { rootfs }),
       setup: [
         ...Object.entries(files).flatMap(([path, source]) => ['copy', source, path]),
         ...['volume', this.emptyDir('container-disks'), dataDirectory],
@@ -259,7 +264,7 @@ export class Pod implements NamespaceOwner {
       // Parents before what is mounted in them.
       .sort((a, b) => emptyDirs[a].length - emptyDirs[b].length)
       .flatMap((volume) => [
-        fromHost.includes(volume) ? 'hostToContainer' : 'volume',
+        fromHost.includes(volume) && this.options.withoutPropagation !== true ? 'hostToContainer' : 'volume',
         this.emptyDir(volume),
         emptyDirs[volume],
       ]);
@@ -294,6 +299,7 @@ export class Pod implements NamespaceOwner {
         ...[`--uts=/proc/${this.#pausePid}/ns/uts`, '--'],
         ...['unshare', '--mount', '--pid', '--fork', '--kill-child', '--propagation', 'slave', '--'],
         ...['sh', join(this.node.programsDir, 'container.sh'), root, String(qemuUser)],
+        options.rootfs ?? '',
         ...['readOnly', this.node.programsDir, '/harness'],
         ...basics,
         ...options.setup,

@@ -13,6 +13,7 @@ import { OperationReader } from '../../../privhelper/audit/operations.js';
 import {
   helperFindings,
   kernelFindings,
+  kernelShortcomings,
   leftoverFindings,
   nodeFindings,
 } from '../../../privhelper/inspect/health.js';
@@ -230,6 +231,20 @@ describe('doctor', () => {
       { name: 'move_mount', error: '' },
     ]);
     expect(findings.map((finding) => finding.status)).toEqual(['fail', 'note', 'note', 'ok']);
+  });
+
+  it('STO-035 tells what a kernel lacks, and does not start on one that lacks what everything needs', () => {
+    const lacking = [
+      { name: 'openat2', error: '' },
+      { name: 'SO_PEERPIDFD', error: 'ENOPROTOOPT' },
+      { name: 'nf_tables', error: 'EPERM' },
+    ];
+    expect(kernelShortcomings(lacking)).toEqual([
+      'SO_PEERPIDFD is missing (ENOPROTOOPT): since Linux 6.5; without it a launcher is asked for twice, which is as safe',
+    ]);
+    expect(() => kernelShortcomings([...lacking, { name: 'mount_setattr', error: 'ENOSYS' }])).toThrow(
+      'this kernel will not do: mount_setattr is missing (ENOSYS): Linux 5.12 or newer',
+    );
   });
 
   it('finds what pods have left behind', () => {
