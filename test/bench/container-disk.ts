@@ -1,7 +1,21 @@
-/** What a bind mount costs when mount(8) is forked for it. */
-import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
+/** What container disks cost: many of them in one pod, and a bind mount when mount(8) is forked for it. */
+import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import type { Pod } from '../harness/pods/pod.js';
 import { run } from '../harness/pods/run.js';
+
+/** One container with an image that listens as the container disks of volumes 0 to `count` - 1. */
+export async function startManyDisks(pod: Pod, image: string, count: number): Promise<void> {
+  const listen = `for (let i = 0; i < ${count}; i++)
+    require('node:net').createServer((socket) => socket.destroy()).listen(\`/disks/disk_\${i}.sock\`)`;
+  const container = await pod.startContainer({
+    name: 'volumedisks',
+    setup: ['copy', image, '/disk/disk.img', 'volume', pod.emptyDir('container-disks'), '/disks'],
+    command: ['node', '-e', listen],
+  });
+  const last = join(pod.emptyDir('container-disks'), `disk_${count - 1}.sock`);
+  await pod.waitUnlessExited(container, 'last socket', () => existsSync(last));
+}
 
 /** Mean of `rounds` read-only bind mounts, milliseconds. `directory` is on the node and private to this. */
 export async function forkedMountMs(directory: string, rounds: number): Promise<number> {

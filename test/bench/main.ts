@@ -2,11 +2,12 @@
  * `make bench`: what the boundary costs, ratios first. Prints, and never fails because of a figure: times on
  * a shared machine are no gates.
  */
+import { writeFileSync } from 'node:fs';
 import { cpus, release } from 'node:os';
 import { join } from 'node:path';
 import { runInNetns } from '../harness/pods/network.js';
 import { System, type Vm } from '../harness/system/system.js';
-import { forkedMountMs } from './container-disk.js';
+import { forkedMountMs, startManyDisks } from './container-disk.js';
 import { Measurer } from './measurer.js';
 import { bareNetworkMs, buildBareLoop, forkedNetworkMs } from './network.js';
 import { measureScale, scaleDefaults, scaleReport } from './scale.js';
@@ -19,6 +20,8 @@ const roundTrips = 3000;
 const setUps = 20;
 /** Links in the pod besides those of the set-up: its cost may grow with them, at worst linearly. */
 const linkCounts = [10, 50, 200];
+/** Container disks of one VM. */
+const manyDisks = 200;
 const single = 20;
 const together = 50;
 
@@ -40,6 +43,8 @@ interface Calls {
   /** By linkCounts. */
   readonly networkAmongLinks: readonly (readonly number[])[];
   readonly containerDisk: readonly number[];
+  /** Of one VM, in the order in which they were mounted. */
+  readonly containerDisks: readonly number[];
 }
 
 /** Calls to the helper, each kind by one process that stands where the agent will stand. */
@@ -72,7 +77,9 @@ async function measureCalls(system: System): Promise<Calls> {
       const pod = { podUid: vm.pod.uid, vmiUid: vm.uid };
       networkAmongLinks.push(await measurer.measure({ measure: 'network', count: setUps, pod }));
     }
-    return { health, stat, network, networkAmongLinks, containerDisk };
+    progress(`${manyDisks} container disks of one VM`);
+    const containerDisks = await measureManyDisks(system, measurer, vms);
+    return { health, stat, network, networkAmongLinks, containerDisk, containerDisks };
   } finally {
     await measurer.stop();
     for (const { pod, namespace, name } of vms) {
@@ -80,6 +87,16 @@ async function measureCalls(system: System): Promise<Calls> {
       system.api.store.delete('virtualmachineinstances', namespace, name);
     }
   }
+}
+
+async function measureManyDisks(system: System, measurer: Measurer, vms: Vm[]): Promise<readonly number[]> {
+  const vm = await system.createVm({ name: 'many-disks', machine: 'fake' });
+  vms.push(vm);
+  const image = join(system.node.root, 'image');
+  writeFileSync(image, 'image');
+  await startManyDisks(vm.pod, image, manyDisks);
+  const pod = { podUid: vm.pod.uid, vmiUid: vm.uid };
+  return measurer.measure({ measure: 'container disks', count: manyDisks, pod });
 }
 
 /** So that a set-up has both families. */
@@ -218,6 +235,8 @@ async function main(): Promise<void> {
       ['network set-up', calls.network],
       ...calls.networkAmongLinks.map((times, i): Row => [`the same among ${linkCounts[i]} links`, times]),
       ['container disk', calls.containerDisk],
+      [`the first 20 of ${manyDisks} of one VM`, calls.containerDisks.slice(0, 20)],
+      [`the last 20 of ${manyDisks} of one VM`, calls.containerDisks.slice(-20)],
     ];
     say(`\nThe helper, from a process of the agent's user\n${series(trips)}`);
     say(`\nOne VM after another, pod and launcher ready before\n${steps(starts.single, '<= 60 ms')}`);

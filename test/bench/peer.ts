@@ -19,7 +19,9 @@ export type Order =
   /** Set-up of the pod's masquerade network, which must not have been made yet and is taken down each time. */
   | { readonly measure: 'network'; readonly count: number; readonly pod: PodName }
   /** Mount of the container disk of volume 0, which must not have been made yet. */
-  | { readonly measure: 'container disk'; readonly pod: PodName };
+  | { readonly measure: 'container disk'; readonly pod: PodName }
+  /** Mounts of the container disks of volumes 0 to `count` - 1, in this order. */
+  | { readonly measure: 'container disks'; readonly count: number; readonly pod: PodName };
 
 const claimMs = 5_000;
 const warmUp = 200;
@@ -67,6 +69,13 @@ async function networks(pod: PodName, count: number): Promise<number[]> {
   return times;
 }
 
+async function disks(pod: PodName, count: number): Promise<number[]> {
+  const times: number[] = [];
+  for (let i = 0; i < count; i++) times.push(await time(() => helper.mountContainerDisk(pod, i, '')));
+  await helper.unmountContainerDisks(pod);
+  return times;
+}
+
 async function obey(order: Order): Promise<number[]> {
   switch (order.measure) {
     case 'health':
@@ -75,6 +84,8 @@ async function obey(order: Order): Promise<number[]> {
       return many(order.count, () => helper.statPod(order.pod.podUid));
     case 'container disk':
       return once(order.pod, () => helper.mountContainerDisk(order.pod, 0, ''));
+    case 'container disks':
+      return disks(order.pod, order.count);
     case 'network':
       return networks(order.pod, order.count);
   }

@@ -61,6 +61,7 @@ export class World {
           vmiUid: vmi.vmiUid,
           podIP: `10.244.2.${5 + i}`,
           containerDisks: [1, 2].map((index) => ({ index, image })),
+          kernelBoot: { '/boot/vmlinuz': image },
         });
         await pod.addClaim('claim', ['-t', 'tmpfs', '-o', 'size=1m,mode=755', 'tmpfs']);
         const directory = join(node.root, `${name}-disks`);
