@@ -1,10 +1,13 @@
 /** Pods without image volumes: disk, kernel and initrd are mounted by the node, which also tells their checksums. */
-import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { crc32 } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Vmi } from '../../agent/api/vmi.js';
+import { buildGuestDisk, guestLines } from '../harness/guest/disk.js';
+import { unmountBelow } from '../harness/pods/mounts.js';
+import { run, waitFor } from '../harness/pods/run.js';
 import { System, type Vm } from '../harness/system/system.js';
 
 const sparseBytes = 300 << 20;
@@ -33,6 +36,7 @@ beforeAll(async () => {
 
 afterAll(async () => {
   await system.stop();
+  await unmountBelow(directory);
   rmSync(directory, { recursive: true });
   expect(await system.node.leftovers()).toEqual([]);
 });
@@ -49,7 +53,35 @@ async function end(vm: Vm): Promise<void> {
   await system.finishDeletion(vm);
 }
 
+/** An overlay on an ext4 of its own with the guest's disk in the lower layer, as container runtimes lay images out. */
+async function overlayWithGuest(): Promise<string> {
+  const disk = join(directory, 'ext4');
+  mkdirSync(disk);
+  writeFileSync(`${disk}.img`, '');
+  truncateSync(`${disk}.img`, 64 << 20);
+  await run('mkfs.ext4', ['-q', `${disk}.img`]);
+  await run('mount', ['-o', 'loop', `${disk}.img`, disk]);
+  const [lower, upper, work, merged] = ['lower', 'upper', 'work', 'merged'].map((name) => join(disk, name));
+  for (const each of [`${lower}/disk`, `${upper}`, `${work}`, `${merged}`])
+    mkdirSync(each, { recursive: true });
+  await buildGuestDisk({ path: `${lower}/disk/disk.img`, obeysAcpi: true });
+  const options = `lowerdir=${lower},upperdir=${upper},workdir=${work}`;
+  await run('mount', ['-t', 'overlay', 'overlay', '-o', options, `${merged}`]);
+  return `${merged}`;
+}
+
 describe('a VM in a pod without image volumes', () => {
+  it('AFT-038 boots its guest from an image on an overlay', async () => {
+    const rootfs = await overlayWithGuest();
+    const vm = await system.createVm({
+      name: 'guest',
+      podOptions: { containerDisks: [{ index: 0, rootfs }] },
+    });
+    await system.waitForPhase(vm, 'Running');
+    await waitFor('the guest to boot', 60_000, () => vm.launcher.console().includes(guestLines.script));
+    await end(vm);
+  });
+
   it('STO-011 STO-014 boots from a kernel in a container, and its status tells the checksums', async () => {
     const vm = await system.createVm({
       name: 'kernel',

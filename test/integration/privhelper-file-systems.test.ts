@@ -171,6 +171,7 @@ describe.runIf(process.getuid?.() === 0)('container disks', () => {
   afterAll(async () => {
     await node?.destroy();
     await unmountBelow(base);
+    expect(await run('losetup', ['--list', '--noheadings', '--output', 'BACK-FILE'])).not.toContain(base);
     rmSync(base, { recursive: true, force: true });
   });
 
