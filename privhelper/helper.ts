@@ -4,8 +4,8 @@ import type { Usage } from '../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import type { NamespaceId, Native } from '../native/binding.js';
 import type { AuditFile } from './audit/file.js';
 import type { Tickets } from './descriptors/tickets.js';
+import type { DisksInUse } from './devices/disks-in-use.js';
 import type { DeviceHierarchy } from './devices/hierarchy.js';
-import type { HostDisks } from './devices/host-disks.js';
 import type { HotplugRecords } from './pods/hotplug-records.js';
 import type { PluggedDevices } from './pods/plugged-devices.js';
 import type { MountRecords } from './pods/records.js';
@@ -28,7 +28,7 @@ export interface Helper {
   readonly hotplugRecords: HotplugRecords;
   readonly plugged: PluggedDevices;
   readonly deviceHierarchy: DeviceHierarchy;
-  readonly hostDisks: HostDisks;
+  readonly disksInUse: DisksInUse;
   readonly tickets: Tickets;
   readonly watcher: PodWatcher;
   readonly selinux: Pick<SelinuxReader, 'mode'>;

@@ -15,8 +15,8 @@ import { AuditFile } from './audit/file.js';
 import { auditCaps, declaredBy, permittedCaps, services } from './declarations.js';
 import { serveTickets } from './descriptors/channel.js';
 import { Tickets } from './descriptors/tickets.js';
+import { DisksInUse } from './devices/disks-in-use.js';
 import { type DeviceHierarchy, openDeviceHierarchy } from './devices/hierarchy.js';
-import { HostDisks } from './devices/host-disks.js';
 import { assertDedicated, openDirectory, ownDirectory, ownFiles } from './directories.js';
 import { assertComplete, inspection, table } from './dispatch.js';
 import { type Flags, parseFlags } from './flags.js';
@@ -215,7 +215,7 @@ function serve(
     hotplugRecords: new HotplugRecords(flags.hotplugStateDir, policy.kubeletPodsDir, policy),
     plugged,
     deviceHierarchy,
-    hostDisks: new HostDisks(flags.hostMounts, policy.kubeletPodsDir),
+    disksInUse: new DisksInUse(flags.hostMounts, policy.kubeletPodsDir),
     tickets,
     watcher,
     selinux,

@@ -39,7 +39,7 @@ export function setPolicy(
 
 /** What the helper has plugged, and nodes of volumes; a volume without one is a file or not there yet. */
 async function blockDevices(
-  { plugged, hostDisks }: Helper,
+  { plugged, disksInUse }: Helper,
   { podUid, blockVolumes }: DevicePolicyRequest,
   nodes: readonly DeviceNode[],
 ): Promise<DeviceNumbers[]> {
@@ -48,7 +48,7 @@ async function blockDevices(
     return node === undefined ? [] : { volume, major: node.major, minor: node.minor };
   });
   const devices = [...plugged.list(podUid), ...volumes];
-  for (const [i, use] of (await hostDisks.uses(devices)).entries()) {
+  for (const [i, use] of (await disksInUse.uses(devices)).entries()) {
     if (use === undefined) continue;
     throw refusal('check block device', `volume ${devices[i]?.volume} is a disk of the host: ${use}`);
   }

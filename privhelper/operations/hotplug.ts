@@ -122,13 +122,13 @@ export function plugBlock(
 
 /** Throws for a device that the host uses itself. */
 async function attachedDevice(
-  { native, podsDir, hostDisks }: Helper,
+  { native, podsDir, disksInUse }: Helper,
   invocation: Invocation,
   { attachmentPodUid, volume }: BlockPlug,
 ): Promise<BlockDevice | 'not-ready' | 'missing'> {
   const device = await native.attachedDevice(invocation.call, podsDir, attachmentPodUid, volume);
   if (typeof device === 'string') return device;
-  const [use] = await hostDisks.uses([device]);
+  const [use] = await disksInUse.uses([device]);
   if (use !== undefined)
     throw refusal('check device', `volume ${volume} is the host's own: ${use}`, 'volume');
   return device;

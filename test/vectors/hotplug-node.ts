@@ -74,7 +74,7 @@ export class HotplugNode implements HotplugHelper {
       ...{ native, policy, podsDir: 3, plugged: this.#plugged },
       pods: new PodRegistry({ native, podsDir: 3, policy, identify, onExit: () => undefined }),
       hotplugRecords: new HotplugRecords(directory, podsDir, policy),
-      hostDisks: { uses: async (devices: readonly unknown[]) => devices.map(() => undefined) },
+      disksInUse: { uses: async (devices: readonly unknown[]) => devices.map(() => undefined) },
     } as unknown as Helper;
     this.volumes = new HelperHotplugVolumes({
       helper: this,

@@ -8,7 +8,6 @@ import { PodService } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import type { DeviceNode, Native } from '../../../native/binding.js';
 import { declaredBy } from '../../../privhelper/declarations.js';
 import { openDeviceHierarchy } from '../../../privhelper/devices/hierarchy.js';
-import { useByHost } from '../../../privhelper/devices/host-disks.js';
 import { policyOfList, policyOfPrograms } from '../../../privhelper/devices/in-force.js';
 import { changesTo, mergeRules, parseDeviceList } from '../../../privhelper/devices/list.js';
 import { policyRules } from '../../../privhelper/devices/policy.js';
@@ -159,45 +158,6 @@ describe('the policy in force', () => {
   });
 });
 
-describe('a disk of the host', () => {
-  const podsDir = '/var/lib/kubelet/pods';
-  const use = (mountPoint: string, more: object = {}) =>
-    useByHost({
-      mountinfo: `30 1 8:1 / ${mountPoint} rw,relatime shared:1 - ext4 /dev/sda1 rw\n`,
-      kubeletPodsDir: podsDir,
-      swaps: new Set(),
-      btrfs: new Set(),
-      related: ['8:0', '8:1', '253:0'],
-      ...more,
-    });
-
-  it.each([
-    '/',
-    '/boot/efi',
-    '/var/lib/kubelet',
-    podsDir,
-    `${podsDir}-other/x/y`,
-    '/var/lib/kubelet/plugins/x',
-    '/mnt',
-  ])('is one with a file system at %s', (mountPoint) => {
-    expect(use(mountPoint)).toBe(`8:1 is mounted at ${mountPoint}`);
-  });
-
-  it.each([
-    `${podsDir}/uid/volumes/kubernetes.io~csi/pvc/mount`,
-    '/var/lib/kubelet/plugins/kubernetes.io/csi/driver/globalmount',
-  ])("is not one with a volume's file system at %s", (mountPoint) => {
-    expect(use(mountPoint)).toBeUndefined();
-  });
-
-  it('is one with swap or btrfs on a part of it or above', () => {
-    const mountPoint = `${podsDir}/uid/volumes/x`;
-    expect(use(mountPoint, { swaps: new Set(['253:0']) })).toBe('253:0 is swap space');
-    expect(use(mountPoint, { btrfs: new Set(['8:0']) })).toBe('8:0 is part of a btrfs file system');
-    expect(use('/', { related: ['8:16'] })).toBeUndefined();
-  });
-});
-
 describe('the hierarchy of devices', () => {
   it('must be one', () => {
     const directory = mkdtempSync(join(tmpdir(), 'cgroup-'));
@@ -255,7 +215,7 @@ describe('SetPolicy', () => {
           return plugged;
         },
       },
-      hostDisks: {
+      disksInUse: {
         uses: async (devices: { major: number; minor: number }[]) =>
           devices.map(({ major, minor }) => uses[`${major}:${minor}`]),
       },
