@@ -210,9 +210,9 @@ describe.each(versions)('on cgroup v$version', ({ cgroupRoot, controllers }) => 
     await other.stop('SIGKILL');
   });
 
-  it.runIf(controllers === '')(
-    'STO-018 reaches the cgroup of crun above the launcher, whose threads may be in one below',
-    async () => {
+  // On v1 there is one list, and runtimes have no cgroup above it.
+  if (controllers === '') {
+    it('STO-018 reaches the cgroup of crun above the launcher, whose threads may be in one below', async () => {
       const crun = await node.createPod({
         name: 'virt-launcher-vm2-abcde',
         vmiUid: vmi.vmiUid,
@@ -234,8 +234,8 @@ describe.each(versions)('on cgroup v$version', ({ cgroupRoot, controllers }) => 
         await inside.kill();
       }
       expect(await helper.client(DeviceService).setPolicy({ pod: pods })).toMatchObject({ changed: false });
-    },
-  );
+    });
+  }
 
   it('refuses a disk that the host uses, and leaves the policy as it was', async () => {
     await setPolicy('root');
