@@ -378,6 +378,17 @@ export interface Native {
     forbidden: readonly NamespaceId[],
     plan: NetworkPlan,
   ): Promise<boolean>;
+  /**
+   * Serves passt's repair socket until passt closes the connection, on a thread of its own: the number of TCP sockets
+   * that were switched. On the target waits for the socket to appear.
+   */
+  repairPasst(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher,
+    side: 'source' | 'target',
+  ): Promise<number>;
   observeNat(call: Call, launcher: Launcher, forbidden: readonly NamespaceId[]): Promise<NatChainState[]>;
   /**
    * What applyNetwork would do now, at most 256 operations; empty when the set-up is as planned. Ends at a

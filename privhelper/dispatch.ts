@@ -68,6 +68,7 @@ export const table = [
   unary(SocketService.method.closeListener, socketCheck.listener, 'pod', socket.closeListener),
 
   unary(NetworkService.method.observe, check.podOnly, 'launcher', network.observe),
+  unary(NetworkService.method.repairPasst, networkCheck.repairPasst, 'launcher', network.repairPasst),
   unary(NetworkService.method.apply, networkCheck.apply, 'launcher', network.apply),
 
   unary(

@@ -31,6 +31,8 @@ export interface Helper {
   readonly disksInUse: DisksInUse;
   readonly tickets: Tickets;
   readonly watcher: PodWatcher;
+  /** UIDs of the pods whose passt is being repaired. */
+  readonly repairing: Set<string>;
   readonly selinux: Pick<SelinuxReader, 'mode'>;
   readonly instance: Instance;
   /** Every method with its checks. */

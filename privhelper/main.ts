@@ -218,6 +218,7 @@ function serve(
     disksInUse: new DisksInUse(flags.hostMounts, policy.kubeletPodsDir),
     tickets,
     watcher,
+    repairing: new Set(),
     selinux,
     instance: {
       id: instanceId,

@@ -18,6 +18,7 @@ import {
 import { HotplugService, PlugKind, PlugOutcome } from '../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import {
   type ApplyRequestSchema,
+  type MigrationSide,
   NetworkService,
   type ObserveResponse,
 } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
@@ -192,6 +193,12 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
   }
 
   /** `volumeIndex` null: of the kernel-boot container. */
+  /** How often a socket of passt was switched. Returns when passt has ended the conversation. */
+  async repairPasst(pod: PodRef, side: MigrationSide): Promise<bigint> {
+    const method = NetworkService.method.repairPasst;
+    return (await this.call(method, (options) => this.networks.repairPasst({ pod, side }, options))).switched;
+  }
+
   async statContainerDisk(pod: PodRef, volumeIndex: number | null): Promise<ContainerDiskState> {
     const request = { pod, container: imageContainer(volumeIndex) };
     const method = StorageService.method.statContainerDisk;

@@ -30,7 +30,7 @@ for target; do
     # A conversation costs a few system calls a message.
     case $target in
       net_nft_fuzz | net_observe_fuzz) until="-seed=1 -runs=30000" ;;
-      descriptor_* | net_socket_fuzz) until="-seed=1 -runs=60000" ;;
+      descriptor_* | net_socket_fuzz | passt_repair_fuzz) until="-seed=1 -runs=60000" ;;
       *) until="-seed=1 -runs=300000" ;;
     esac
   fi

@@ -207,6 +207,16 @@ def event_seeds():
         ("closed", 0, 0, b""),
     ):
         save("descriptor_answer_fuzz", name, bytes([descriptors, flags]) + data)
+    for name, sockets, flags, data in (
+        ("on", 3, 0, b"\1"),
+        ("off", 1, 0, b"\0"),
+        ("without-probe", 20, 2, b"\xff"),
+        ("another-value", 1, 0, b"\2"),
+        ("another-socket", 2, 1, b"\1"),
+        ("long", 1, 0, b"\1\1"),
+        ("no-socket", 0, 0, b"\1"),
+    ):
+        save("passt_repair_fuzz", name, bytes([sockets, flags]) + data)
     for name, descriptors, data in (("ticket", 0, bytes(range(32))), ("long", 0, bytes(64)), ("rights", 3, bytes(32)), ("empty", 0, b"")):
         save("descriptor_request_fuzz", name, bytes([descriptors]) + data)
 

@@ -53,10 +53,12 @@ class Addon {
   // A function without arguments that stops the subscription.
   Napi::Function stopper(uint64_t id, const char* name);
 
-  // Runs `operation`, Result<T>(Home&, const Deadline&), on a privileged thread with the capabilities and the
-  // deadline of the first argument. The promise gets what `convert`, napi_value(Napi::Env, T&), makes of it.
+  // Runs `operation`, Result<T>(Home&, const Deadline&), on a privileged thread, of the pool unless `submit` says
+  // otherwise, with the capabilities and the deadline of the first argument. The promise gets what `convert`,
+  // napi_value(Napi::Env, T&), makes of it.
   template <typename Operation, typename Convert>
-  Napi::Value privileged(Arguments& arguments, Operation operation, Convert convert);
+  Napi::Value privileged(Arguments& arguments, Operation operation, Convert convert,
+                         Status (PrivilegedPool::*submit)(PrivilegedPool::Job) = &PrivilegedPool::submit);
 
  private:
   Napi::Value rejected(const Error& error);
@@ -80,7 +82,8 @@ void define_watches(Addon& addon, Napi::Object exports);
 void define_network(Addon& addon, Napi::Object exports);
 
 template <typename Operation, typename Convert>
-Napi::Value Addon::privileged(Arguments& arguments, Operation operation, Convert convert) {
+Napi::Value Addon::privileged(Arguments& arguments, Operation operation, Convert convert,
+                              Status (PrivilegedPool::*submit)(PrivilegedPool::Job)) {
   Napi::Object call = arguments.object(arguments.at(0), "call");
   uint64_t caps = arguments.bits(call.Get("caps"), "caps");
   int64_t deadline_ms = arguments.integer(call.Get("deadlineMs"), "deadlineMs", 1, 600000);
@@ -111,7 +114,7 @@ Napi::Value Addon::privileged(Arguments& arguments, Operation operation, Convert
       deferred.Reject(native_error(env, error));
     });
   };
-  auto submitted = pool->submit(std::move(job));
+  auto submitted = (*pool.*submit)(std::move(job));
   if (!submitted) return rejected(submitted.error());
   queue_.retain(env_);
   return deferred.Promise();

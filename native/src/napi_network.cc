@@ -1,5 +1,6 @@
 #include "napi_addon.h"
 #include "net_ops.h"
+#include "passt_repair.h"
 
 namespace privsep {
 
@@ -221,10 +222,34 @@ Napi::Value pending_network_changes_call(Addon& addon, const Napi::CallbackInfo&
       });
 }
 
+// repairPasst(call, podsDir, podUid, launcher, side)
+Napi::Value repair_passt_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd pods = arguments.fd(info[1], "podsDir");
+  auto pod = arguments.pod_uid(info[2]);
+  Launcher launcher = arguments.launcher(info[3]);
+  std::string side = arguments.string(info[4], "side", 6);
+  if (side != "source" && side != "target") arguments.fail(Error::refusal(EINVAL, "argument side"));
+  // While the call runs the pool waits for it to end.
+  int cancel = addon.pool ? addon.pool->stopping_fd() : -1;
+  return addon.privileged(
+      arguments,
+      [pods = std::move(pods), pod, launcher = std::move(launcher), target = side == "target", cancel](
+          Home&, const Deadline& deadline) {
+        auto which = target ? RepairSide::kTarget : RepairSide::kSource;
+        return repair_passt(pods.get(), *pod, launcher, which, cancel, deadline);
+      },
+      [](Napi::Env env, uint64_t& sockets) -> Napi::Value {
+        return Napi::Number::New(env, static_cast<double>(sockets));
+      },
+      &PrivilegedPool::submit_alone);
+}
+
 }  // namespace
 
 void define_network(Addon& addon, Napi::Object exports) {
   addon.define(exports, "observeNetwork", observe_network_call);
+  addon.define(exports, "repairPasst", repair_passt_call);
   addon.define(exports, "applyNetwork", apply_network_call);
   addon.define(exports, "observeNat", observe_nat_call);
   addon.define(exports, "pendingNetworkChanges", pending_network_changes_call);

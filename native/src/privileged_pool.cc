@@ -3,6 +3,7 @@
 #include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -32,6 +33,8 @@ Status lower(uint64_t permitted) { return set_capabilities({permitted, 0, 0}); }
 Result<std::unique_ptr<PrivilegedPool>> PrivilegedPool::start(unsigned count, uint64_t permitted) {
   if (count == 0 || count > kMaxThreads) return Error::refusal(EINVAL, "number of privileged threads");
   std::unique_ptr<PrivilegedPool> pool(new PrivilegedPool(count, permitted));
+  pool->stopping_fd_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!pool->stopping_fd_.valid()) return Error::last("eventfd");
   auto created = ok();
   std::unique_lock<std::mutex> lock(pool->mutex_);
   for (unsigned i = 0; i <= count && created; ++i) created = pool->create_thread(i == 0, false);
@@ -56,7 +59,10 @@ PrivilegedPool::~PrivilegedPool() {
   std::unique_lock<std::mutex> lock(mutex_);
   stopping_ = true;
   cancelled.swap(queue_);
+  for (Job& job : alone_) cancelled.push_back(std::move(job));
+  alone_.clear();
   if (threads_.empty()) return;
+  ::eventfd_write(stopping_fd_.get(), 1);
   pthread_t keeper = threads_[0]->handle;
   lock.unlock();
   wake_.notify_all();
@@ -78,6 +84,17 @@ Status PrivilegedPool::submit(Job job) {
   }
   // A job that has to wait for a thread is the keeper's to watch.
   (taken ? wake_ : keeper_wake_).notify_one();
+  return ok();
+}
+
+Status PrivilegedPool::submit_alone(Job job) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (stopping_) return Error::of(ECANCELED, "privileged threads are stopping");
+    if (alone_.size() + threads_alone() >= kMaxAlone) return Error::of(EAGAIN, "privileged threads for one call each");
+    alone_.push_back(std::move(job));
+  }
+  keeper_wake_.notify_one();
   return ok();
 }
 
@@ -113,11 +130,12 @@ Status PrivilegedPool::lock_down() {
   return confine_threads(FilterProfile::kHelper, tids());
 }
 
-Status PrivilegedPool::create_thread(bool keeper, bool replacement) {
+Status PrivilegedPool::create_thread(bool keeper, bool replacement, std::optional<Job> alone) {
   auto thread = std::make_unique<Thread>();
   thread->pool = this;
   thread->keeper = keeper;
   thread->replacement = replacement;
+  thread->alone = std::move(alone);
   // Signals are for the main thread.
   sigset_t all;
   sigset_t before;
@@ -125,7 +143,11 @@ Status PrivilegedPool::create_thread(bool keeper, bool replacement) {
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   int error = ::pthread_create(&thread->handle, nullptr, thread_main, thread.get());
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error != 0) return Error::of(error, "pthread_create");
+  if (error != 0) {
+    Error failure = Error::of(error, "pthread_create");
+    if (thread->alone) thread->alone->fail(failure);
+    return failure;
+  }
   threads_.push_back(std::move(thread));
   return ok();
 }
@@ -156,7 +178,11 @@ void* PrivilegedPool::thread_main(void* argument) {
   }
   pool.settled_.notify_all();
   pool.keeper_wake_.notify_all();
-  if (home) pool.serve(thread, *home);
+  if (thread.alone) {
+    pool.serve_alone(thread, home, prepared);
+  } else if (home) {
+    pool.serve(thread, *home);
+  }
   return nullptr;
 }
 
@@ -200,6 +226,17 @@ void PrivilegedPool::serve(Thread& thread, Home& home) {
   }
 }
 
+void PrivilegedPool::serve_alone(Thread& thread, std::optional<Home>& home, const Status& prepared) {
+  if (home) {
+    run_job(*thread.alone, *home);
+  } else {
+    thread.alone->fail(prepared.error());
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  thread.ended = true;
+  keeper_wake_.notify_all();
+}
+
 // False when the thread must not be used again.
 bool PrivilegedPool::run_job(Job& job, Home& home) {
   if (job.deadline.passed()) {
@@ -226,7 +263,8 @@ bool PrivilegedPool::run_job(Job& job, Home& home) {
 void PrivilegedPool::keep(std::unique_lock<std::mutex>& lock) {
   reap_ended(lock);
   // A new thread starts where its maker is, so only one that never leaves home may make it.
-  bool complete = threads_.size() > count_;
+  start_alone();
+  bool complete = threads_.size() - threads_alone() > count_;
   if (!complete && !stopping_) complete = static_cast<bool>(create_thread(false, true));
   std::vector<Job> expired = take_expired();
   if (!expired.empty()) {
@@ -236,7 +274,23 @@ void PrivilegedPool::keep(std::unique_lock<std::mutex>& lock) {
   }
   int wait_ms = complete ? INT32_MAX : kRetryMs;
   for (const Job& job : queue_) wait_ms = std::min(wait_ms, job.deadline.remaining_ms() + 1);
-  if (!stopping_) keeper_wake_.wait_for(lock, std::chrono::milliseconds(wait_ms));
+  // What was submitted while the lock was let go has told nobody.
+  if (!stopping_ && alone_.empty()) keeper_wake_.wait_for(lock, std::chrono::milliseconds(wait_ms));
+}
+
+// What cannot be started is told at once: nobody waits for a thread to become free.
+void PrivilegedPool::start_alone() {
+  while (!alone_.empty() && !stopping_) {
+    Job job = std::move(alone_.front());
+    alone_.pop_front();
+    (void)create_thread(false, true, std::move(job));
+  }
+}
+
+size_t PrivilegedPool::threads_alone() const {
+  size_t count = 0;
+  for (const auto& thread : threads_) count += thread->alone ? 1 : 0;
+  return count;
 }
 
 void PrivilegedPool::reap_ended(std::unique_lock<std::mutex>& lock) {

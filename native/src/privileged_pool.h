@@ -10,9 +10,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "deadline.h"
+#include "fd.h"
 #include "namespaces.h"
 #include "result.h"
 
@@ -32,6 +34,7 @@ class PrivilegedPool {
 
   static constexpr unsigned kMaxThreads = 16;
   static constexpr size_t kMaxQueue = 256;
+  static constexpr size_t kMaxAlone = 16;
 
   // Starts `count` threads and one more, the keeper, that replaces threads which lost their way home and fails
   // calls which nobody started in time. The calling thread's capabilities must include `permitted` and what dropping to another user takes.
@@ -44,6 +47,13 @@ class PrivilegedPool {
 
   // EAGAIN when the queue is full.
   Status submit(Job job);
+
+  // As submit, but on a thread of its own that ends with the job: for what waits long for a process in a pod. Only
+  // after lock_down(). EAGAIN when there are kMaxAlone such jobs.
+  Status submit_alone(Job job);
+
+  // Becomes readable when the pool is to end, which waits for all jobs.
+  int stopping_fd() const { return stopping_fd_.get(); }
 
   // Changes the user of the whole process; afterwards only these threads have capabilities, `permitted` each.
   Status drop_user(uid_t uid, gid_t gid, const std::vector<gid_t>& groups);
@@ -61,6 +71,7 @@ class PrivilegedPool {
     pid_t tid = 0;
     bool keeper = false;
     bool replacement = false;  // made by the keeper: has its credentials already
+    std::optional<Job> alone;  // the one job of a thread that is not of the pool
     bool ready = false;
     bool ended = false;
     const Errand* errand = nullptr;
@@ -69,11 +80,14 @@ class PrivilegedPool {
 
   PrivilegedPool(unsigned count, uint64_t permitted) : count_(count), permitted_(permitted) {}
   static void* thread_main(void* argument);
-  Status create_thread(bool keeper, bool replacement);  // with the lock held
+  Status create_thread(bool keeper, bool replacement, std::optional<Job> alone = std::nullopt);  // with the lock held
   Status prepare(const Thread& thread) const;
   void serve(Thread& thread, Home& home);
+  void serve_alone(Thread& thread, std::optional<Home>& home, const Status& prepared);
   bool run_job(Job& job, Home& home);
   void keep(std::unique_lock<std::mutex>& lock);
+  void start_alone();  // with the lock held
+  size_t threads_alone() const;
   void reap_ended(std::unique_lock<std::mutex>& lock);
   std::vector<Job> take_expired();
   Status on_every_thread(const Errand& errand);
@@ -87,6 +101,8 @@ class PrivilegedPool {
   std::condition_variable settled_;      // the main thread waits for start-up steps
   std::vector<std::unique_ptr<Thread>> threads_;  // the keeper first
   std::deque<Job> queue_;
+  std::deque<Job> alone_;  // jobs that the keeper is yet to make a thread for
+  Fd stopping_fd_;
   size_t idle_ = 0;  // threads that wait on wake_
   bool stopping_ = false;
 };

@@ -1,6 +1,7 @@
 // The thread pool and the filters, each in a child process of its own. Needs root.
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
@@ -178,5 +179,33 @@ TEST(filters_fit_the_kernel) {
   CHECK(in_child([] {
     return install_filter(build_filter(FilterProfile::kAgent)) == 0 && Fd(::socket(AF_INET, SOCK_STREAM, 0)).valid() &&
            ::fork() == -1 && errno == EPERM;
+  }));
+}
+
+TEST(long_jobs_have_threads_of_their_own_and_end_with_the_pool) {
+  CHECK(in_child([] {
+    auto pool = PrivilegedPool::start(1, kMask);
+    if (!pool || !(*pool)->drop_user(64100, 64100, {}) || !(*pool)->lock_down()) return false;
+    const int stopping = (*pool)->stopping_fd();
+    std::atomic<int> ended{0};
+    auto wait_for_stop = [&](PrivilegedPool& target) {
+      PrivilegedPool::Job job{bit(CAP_SYS_ADMIN), Deadline::after_ms(60000), nullptr, nullptr};
+      job.run = [&ended, stopping](Home&, const Deadline&) -> PrivilegedPool::Completion {
+        pollfd p{stopping, POLLIN, 0};
+        bool good = current_capabilities()->effective == bit(CAP_SYS_ADMIN) && ::poll(&p, 1, 30000) == 1;
+        return [&ended, good] { ended += good ? 1 : 100; };
+      };
+      job.fail = [&ended](const Error&) { ended += 100; };
+      auto submitted = target.submit_alone(std::move(job));
+      return submitted ? 0 : submitted.error().code;
+    };
+    for (size_t i = 0; i < PrivilegedPool::kMaxAlone; ++i) {
+      if (wait_for_stop(**pool) != 0) return false;
+    }
+    bool good = wait_for_stop(**pool) == EAGAIN;
+    // The only thread of the pool is free all the time.
+    good = good && run(**pool, 0, 5000, [](Home&) {}) == 0;
+    pool->reset();
+    return good && ended == static_cast<int>(PrivilegedPool::kMaxAlone);
   }));
 }

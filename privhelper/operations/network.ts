@@ -3,13 +3,14 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import type {
   ApplyResponseSchema,
   ObserveResponseSchema,
+  RepairPasstResponseSchema,
 } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
-import { afterChange } from '../failure.js';
+import { afterChange, exhausted } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
 import { dhcpRecordFileName, dhcpRecordText } from '../network/dhcp-record.js';
 import type { PodRef } from '../policy/check.js';
-import type { DhcpRecordFile, NetworkSetup } from '../policy/network.js';
+import type { DhcpRecordFile, NetworkSetup, PasstRepair } from '../policy/network.js';
 
 /** Readable by the launcher's user and by others, as virt-handler writes it. */
 const dhcpRecordMode = 0o604;
@@ -22,6 +23,24 @@ export function observe(
   return pods.withLauncher(invocation, pod, (launcher) =>
     native.observeNetwork(invocation.call, launcher, forbiddenNetworks),
   );
+}
+
+/**
+ * Takes as long as a migration, so only the look at the launcher happens in the pod's turn: other calls go on
+ * meanwhile. The native call holds the launcher's descriptors itself.
+ */
+export async function repairPasst(
+  { native, podsDir, pods, repairing }: Helper,
+  invocation: Invocation,
+  { podUid, vmiUid, side }: PasstRepair,
+): Promise<MessageInitShape<typeof RepairPasstResponseSchema>> {
+  const { repair } = await pods.withLauncher(invocation, { podUid, vmiUid }, async (launcher) => {
+    if (repairing.has(podUid)) throw exhausted('repair passt', `passt of pod ${podUid} is being repaired`);
+    repairing.add(podUid);
+    const switched = native.repairPasst(invocation.call, podsDir, podUid, launcher, side);
+    return { repair: switched.finally(() => repairing.delete(podUid)) };
+  });
+  return { switched: BigInt(await repair) };
 }
 
 /**

@@ -6,7 +6,9 @@ import {
   type DhcpRecord as DhcpRecordMessage,
   type ForwardedPort as ForwardedPortMessage,
   type MasqueradeBinding,
+  MigrationSide,
   Protocol,
+  type RepairPasstRequest,
 } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import type { AttachmentPlan, DetachmentPlan, ForwardedPort } from '../../native/binding.js';
 import { malformed } from '../failure.js';
@@ -28,6 +30,31 @@ export interface NetworkSetup extends PodRef {
   readonly records: readonly DhcpRecordFile[];
   readonly passt: boolean;
 }
+
+export interface PasstRepair extends PodRef {
+  readonly side: 'source' | 'target';
+}
+
+const migrationSides: ReadonlyMap<MigrationSide, PasstRepair['side']> = new Map([
+  [MigrationSide.SOURCE, 'source'],
+  [MigrationSide.TARGET, 'target'],
+]);
+
+export const repairPasst: Check<RepairPasstRequest, PasstRepair> = {
+  words: [
+    ...podRefWords,
+    'side is source or target; volume, directory and name of the socket are constants',
+    "its listener is in the pod's cgroup; what it hands over are TCP sockets of the pod's network namespace",
+    'one repair of a pod at a time',
+  ],
+  parse(_policy, request) {
+    const pod = parsePodRef(request.pod);
+    const side = migrationSides.get(request.side);
+    if (side === undefined) throw malformed('side', 'not a side of a migration');
+    return { ...pod, side };
+  },
+  audited: ({ side }) => ({ side }),
+};
 
 const defaultIpv4 = '10.0.2.0/24';
 const defaultIpv6 = 'fd10:0:2::/120';

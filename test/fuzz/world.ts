@@ -166,6 +166,9 @@ export class World {
       symlinkSync(join(this.canary, 'secret'), join(pod.emptyDir('private'), 'vif-cache-net2.json'));
       symlinkSync(join(this.canary, 'secret'), join(pod.emptyDir('container-disks'), 'disk_3.sock'));
       symlinkSync(this.canary, join(pod.emptyDir('container-disks'), 'disk_4.img'));
+      const passt = join(pod.emptyDir('libvirt-runtime'), 'qemu/run/passt');
+      mkdirSync(passt, { recursive: true });
+      symlinkSync(join(this.canary, 'secret'), join(passt, '1.socket.repair'));
       const isos = join(pod.emptyDir('private'), 'config-map-disks');
       mkdirSync(isos);
       writeFileSync(join(isos, 'config.iso'), 'iso');

@@ -312,7 +312,14 @@ export class LauncherProcess {
 }
 
 /** Volumes that every launcher pod has. */
-export const launcherVolumes = ['sockets', 'public', 'private', 'container-disks', 'hotplug-disks'] as const;
+export const launcherVolumes = [
+  'sockets',
+  'public',
+  'private',
+  'container-disks',
+  'hotplug-disks',
+  'libvirt-runtime',
+] as const;
 
 /** A launcher pod: kubelet's directories, and processes in its cgroup. */
 export class TestPod {
@@ -345,6 +352,13 @@ export class TestPod {
     return join(this.volume('sockets'), 'launcher-sock');
   }
 
+  /** Puts a process into the cgroup of a pod. */
+  adopt(pid: number, cgroupOf: string = this.podUid): void {
+    const cgroups = this.cgroups.get(cgroupOf) ?? new PodCgroups(cgroupOf, 'cgroupfs');
+    this.cgroups.set(cgroupOf, cgroups);
+    for (const path of cgroups.create('compute')) writeFileSync(join(path, 'cgroup.procs'), `${pid}`);
+  }
+
   async process({
     cgroupOf = this.podUid,
     uid = qemuUser,
@@ -356,10 +370,7 @@ export class TestPod {
       join(this.volume('sockets'), '..'),
       { uid, hostNetwork, claim },
       (pid) => {
-        if (cgroupOf === null) return;
-        const cgroups = this.cgroups.get(cgroupOf) ?? new PodCgroups(cgroupOf, 'cgroupfs');
-        this.cgroups.set(cgroupOf, cgroups);
-        for (const path of cgroups.create('compute')) writeFileSync(join(path, 'cgroup.procs'), `${pid}`);
+        if (cgroupOf !== null) this.adopt(pid, cgroupOf);
       },
     );
     this.launchers.push(launcher);

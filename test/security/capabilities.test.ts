@@ -10,12 +10,13 @@ import { Capability } from '../../gen/virtprivsep/privhelper/v1/declaration_pb.j
 import { Device, DeviceService } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { HotplugService, PlugKind } from '../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import { InspectService } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
-import { NetworkService } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
+import { MigrationSide, NetworkService } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { PodService } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { PodListener, PodSocket, SocketService } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { declaredBy, methodName, services } from '../../privhelper/declarations.js';
 import { startLauncher } from '../harness/launcher/start.js';
+import { FakePasst } from '../harness/passt/fake-passt.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
 import type { Pod } from '../harness/pods/pod.js';
 import { run, waitFor } from '../harness/pods/run.js';
@@ -64,6 +65,7 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
       () =>
         helper.operator(SocketService).connectAttachment({ pod: ref(), attachmentPodUid: attachment.podUid }),
     ],
+    [NetworkService.method.repairPasst, repairPasst],
     [NetworkService.method.observe, () => helper.operator(NetworkService).observe({ pod: ref() })],
     [NetworkService.method.apply, apply],
     [
@@ -156,6 +158,27 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
   async function unplugAll() {
     const { problems } = await helper.operator(HotplugService).unplugAll({ pod: ref() });
     if (problems.length > 0) throw new Error(problems.join('; '));
+  }
+
+  /** passt switches one socket and closes the connection. */
+  async function repairPasst() {
+    const passt = await FakePasst.start(pod.emptyDir('libvirt-runtime'), launcherPid, 1);
+    try {
+      for (const directory of pod.cgroupDirectories())
+        writeFileSync(join(directory, 'cgroup.procs'), `${passt.pid}`);
+      const repairing = helper
+        .operator(NetworkService)
+        .repairPasst({ pod: ref(), side: MigrationSide.SOURCE });
+      // Where the repair is denied nobody may ever connect.
+      const switching = passt
+        .send(1)
+        .catch(() => undefined)
+        .then(() => passt.stop());
+      await repairing;
+      await switching;
+    } finally {
+      await passt.kill();
+    }
   }
 
   /** What could not be looked at is part of the answer there, not a failure. */

@@ -21,7 +21,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { Device, DeviceService } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { HelperService } from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
 import { HotplugService, PlugKind } from '../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
-import { NetworkService } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
+import { MigrationSide, NetworkService } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { PodService, SocketState } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { PodListener, PodSocket, SocketService } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
@@ -66,6 +66,10 @@ describe.runIf(isRoot)('what the helper refuses', () => {
         () => helper.client(SocketService).connect({ pod: ref, socket: PodSocket.LAUNCHER_COMMAND }),
       ],
       ['Listen', () => helper.client(SocketService).listen({ pod: ref, listener: PodListener.NOTIFY })],
+      [
+        'RepairPasst',
+        () => helper.client(NetworkService).repairPasst({ pod: ref, side: MigrationSide.TARGET }),
+      ],
       ['Observe', () => helper.client(NetworkService).observe({ pod: ref })],
       ['Apply', () => helper.client(NetworkService).apply({ pod: ref, attachments })],
       ['StatContainerDisk', () => storage().statContainerDisk({ pod: ref, container: kernelBoot })],

@@ -20,6 +20,7 @@ import {
   type ApplyRequest,
   type Attachment,
   type MasqueradeBinding,
+  MigrationSide,
   NetworkService,
   Protocol,
 } from '../../../gen/virtprivsep/privhelper/v1/network_pb.js';
@@ -33,6 +34,7 @@ import {
 import { methodName } from '../../../privhelper/declarations.js';
 import { type Entry, inspection, type Subject, table } from '../../../privhelper/dispatch.js';
 import { blockVolume, claimVolume } from '../../integration/privhelper-fixture.js';
+import { passtSocket } from './pod.js';
 
 /** What a request is made for. */
 export interface Target {
@@ -50,7 +52,7 @@ export interface Target {
  * reports what is there.
  */
 export interface Use {
-  readonly entry: `${'sockets' | 'public' | 'private' | 'container-disks' | 'hotplug-disks' | 'virtiofs-containers'}/${string}`;
+  readonly entry: `${'sockets' | 'public' | 'private' | 'container-disks' | 'hotplug-disks' | 'virtiofs-containers' | 'libvirt-runtime'}/${string}`;
   readonly how: 'connect' | 'pin' | 'make' | 'look';
 }
 
@@ -119,6 +121,7 @@ const bootDirectory: Use = { entry: 'container-disks/kernel-boot', how: 'make' }
 const pluggedNode: Use = { entry: 'hotplug-disks/ram', how: 'make' };
 const plugged: Use = { entry: 'hotplug-disks/srv.img', how: 'make' };
 const virtiofs: Use = { entry: 'virtiofs-containers/fs.sock', how: 'look' };
+const passt: Use = { entry: passtSocket, how: 'connect' };
 const diskImage: Use = { entry: 'container-disks/disk_0.img', how: 'make' };
 
 interface Container {
@@ -222,6 +225,9 @@ const lines: readonly Line[] = [
   }),
 
   line(NetworkService.method.observe, pod, { uses: [launcher] }),
+  line(NetworkService.method.repairPasst, (target) => ({ ...pod(target), side: MigrationSide.SOURCE }), {
+    uses: [launcher, passt],
+  }),
   line(NetworkService.method.apply, (target) => ({ ...pod(target), ...network }), {
     uses: [launcher, record, droppedRecord],
     wrong: [

@@ -9,6 +9,7 @@ const say = (...words) => process.stdout.write(`${JSON.stringify(words)}\n`);
 
 const behaviours = {
   echo: (socket) => socket.pipe(socket),
+  close: (socket) => socket.end(),
   // Takes what comes, says nothing.
   mute: (socket) => socket.resume(),
   drip: (socket) => {

@@ -3,9 +3,18 @@
  * and devices of its own, and a process with an image, of a container disk and for kernel boot.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { closeSync, linkSync, mkdirSync, openSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  chownSync,
+  closeSync,
+  linkSync,
+  mkdirSync,
+  openSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { connect as connectSocket, type Socket } from 'node:net';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { PodCgroups } from '../../harness/pods/cgroup.js';
 import { readIfThere } from '../../harness/pods/proc.js';
 import { waitFor } from '../../harness/pods/run.js';
@@ -17,7 +26,7 @@ import {
 } from '../../integration/privhelper-fixture.js';
 import type { Target } from './methods.js';
 
-export type Behaviour = 'echo' | 'mute' | 'drip' | 'flood';
+export type Behaviour = 'close' | 'echo' | 'mute' | 'drip' | 'flood';
 
 const deadlineMs = 20_000;
 const imageSockets = ['disk_0.sock', 'kernel-boot.sock'];
@@ -45,6 +54,7 @@ ip link add eth0 type veth peer name eth0p; ip link add net1 type veth peer name
 ip addr add 10.244.9.2/24 dev eth0; ip addr add 192.168.77.2/24 dev net1
 for each in lo eth0 eth0p net1 net1p; do ip link set $each up; done
 ${asLauncher}`;
+export const passtSocket = 'libvirt-runtime/qemu/run/passt/1-vm-net0.socket.repair';
 const diskNamespaces = `set -e; ${joinCgroups}; ${asLauncher}`;
 
 /** One process of a pod. */
@@ -125,6 +135,8 @@ export class WholePod {
     this.attachment = new TestPod(helper, ['hotplug-disks']);
     mkdirSync(this.path('private/config-map-disks'));
     writeFileSync(this.path('private/config-map-disks/config.iso'), 'iso');
+    mkdirSync(this.path(dirname(passtSocket)), { recursive: true });
+    chownSync(this.path(dirname(passtSocket)), qemuUser, qemuUser);
     this.cgroups = new PodCgroups(this.pod.podUid, 'cgroupfs');
     this.held = ['container-disks', 'sockets'].map((volume) => openSync(this.path(volume), 'r'));
   }
@@ -132,7 +144,7 @@ export class WholePod {
   static async create(helper: HelperProcess, image: string): Promise<WholePod> {
     const pod = new WholePod(helper, image);
     try {
-      await Promise.all([pod.startLauncher(), pod.startDisk(), pod.startAttachment()]);
+      await Promise.all([pod.startLauncher(), pod.startDisk(), pod.startAttachment(), pod.startPasst()]);
     } catch (error) {
       await pod.destroy();
       throw error;
@@ -172,6 +184,12 @@ export class WholePod {
       await disk.listen(`container-disks/${socket}`);
       linkSync(this.path(`container-disks/${socket}`), this.path(`container-disks/kept-${socket}`));
     }
+  }
+
+  /** One that has nothing to repair. */
+  private async startPasst(): Promise<void> {
+    const passt = await this.start([], diskNamespaces, []);
+    await passt.listen(passtSocket, 'close');
   }
 
   private async startAttachment(): Promise<void> {
