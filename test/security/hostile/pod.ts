@@ -36,7 +36,7 @@ const joinCgroups = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift;
 const asLauncher = `exec setpriv --reuid ${qemuUser} --regid ${qemuUser} --clear-groups "$@"`;
 /** What others have mounted in /tmp comes and goes as they do. */
 export const leaveForeignMounts =
-  'awk \'$5 ~ /^\\/tmp\\// { print $5 }\' /proc/self/mountinfo | while read -r each; do umount -l "$each" || true; done';
+  'awk \'$5 ~ /^\\/tmp\\// { print $5 }\' /proc/self/mountinfo | while read -r each; do umount -l "$each" 2>/dev/null || true; done';
 /** $1 is the container-disks volume, $2 is hotplug-disks. */
 const launcherNamespaces = `set -e; ${joinCgroups}
 ${leaveForeignMounts}
