@@ -8,6 +8,7 @@ debian_packages=(
   build-essential cmake python3          # the native addon
   clang libclang-rt-dev                  # its fuzz targets: libFuzzer and the sanitizers
   qemu-system-x86 seabios ipxe ipxe-qemu binutils iproute2 nftables # virtual machines and pod networks of the demo and the tests
+  passt udhcpc                           # guests behind passt
   crun golang-github-containers-common   # the product's own containers in the tests, and the usual seccomp profile
   strace openssl procps util-linux e2fsprogs
 )

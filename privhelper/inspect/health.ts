@@ -30,7 +30,7 @@ const kernelAdvice: Readonly<Record<string, readonly [Status, string]>> = {
   PIDFD_GET_INFO: ['note', 'since Linux 6.13; without it pids are read from fdinfo'],
   PIDFD_GET_MNT_NAMESPACE: ['note', 'since Linux 6.11; without it namespaces are opened through /proc'],
   nf_tables: ['fail', 'masquerade binding needs it: load the module nf_tables'],
-  'link type bridge': ['fail', 'every binding needs it: load the module bridge'],
+  'link type bridge': ['fail', 'every binding but passt needs it: load the module bridge'],
   'link type dummy': ['note', 'bridge binding uses a bridge in its place'],
   '/dev/net/tun': ['fail', 'taps need it: load the module tun, or let the container open the device'],
 };

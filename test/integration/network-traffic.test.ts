@@ -1,5 +1,8 @@
 /** Traffic of guests through pod networks that the helper has set up, with real kernels at both ends. */
 import { randomUUID } from 'node:crypto';
+import { chmodSync, chownSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import {
@@ -10,9 +13,10 @@ import {
 } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { type GuestNic, Station, TapGuest } from '../harness/guest/tap-guest.js';
 import { startLauncher } from '../harness/launcher/start.js';
+import { runInNetns } from '../harness/pods/network.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
-import type { Pod } from '../harness/pods/pod.js';
-import { waitFor } from '../harness/pods/run.js';
+import { type Pod, qemuUser } from '../harness/pods/pod.js';
+import { run, waitFor } from '../harness/pods/run.js';
 import { PodNetwork } from '../harness/system/pod-network.js';
 import { HelperProcess } from './privhelper-fixture.js';
 
@@ -103,7 +107,8 @@ describe.runIf(process.getuid?.() === 0)('traffic of a guest', () => {
     if (!families.includes('IPv4')) await inside.ip('-4', 'addr', 'flush', 'dev', 'eth0');
     const apply = (...attachments: Attachment[]) =>
       helper.client(NetworkService).apply({ pod: { podUid: pod.uid, vmiUid }, attachments });
-    return { pod, number, inside, network: new PodNetwork(pod), apply };
+    const observe = () => helper.client(NetworkService).observe({ pod: { podUid: pod.uid, vmiUid } });
+    return { pod, number, inside, network: new PodNetwork(pod), apply, observe };
   }
 
   async function startGuest(pod: Pod, ...nics: GuestNic[]): Promise<TapGuest> {
@@ -137,6 +142,24 @@ describe.runIf(process.getuid?.() === 0)('traffic of a guest', () => {
       addresses: [`${pod.podIP}/24`],
       gateways: [addresses.IPv4.node],
     };
+  }
+
+  /** A node for a macvtap's device, as a device plugin gives it to the launcher. */
+  async function macvtapDevice(pod: Pod, link: string): Promise<string> {
+    // /sys shows the network namespace that it was mounted from.
+    const show = 'mount -t sysfs sysfs /sys && cat /sys/class/net/"$1"/tap*/dev';
+    const [major = '', minor = ''] = (
+      await runInNetns(pod.pausePid, 'unshare', ['--mount', '--', 'sh', '-c', show, 'sh', link])
+    )
+      .trim()
+      .split(':');
+    const directory = mkdtempSync(join(tmpdir(), 'macvtap-'));
+    ends.push(async () => rmSync(directory, { recursive: true, force: true }));
+    chmodSync(directory, 0o755);
+    const path = join(directory, 'tap');
+    await run('mknod', [path, 'c', major, minor]);
+    chownSync(path, qemuUser, qemuUser);
+    return path;
   }
 
   it.each<{ what: string; families: Family[] }>([
@@ -255,6 +278,44 @@ describe.runIf(process.getuid?.() === 0)('traffic of a guest', () => {
     expect(await guest.ask('tcp', nodeAddress, 7000)).toEqual([guestAddress]);
     expect(await guest.ask('tcp', addresses.IPv4.node, 7000)).toEqual([addresses.IPv4.pod(number)]);
     expect(await nodeSide.neighbour(guestAddress)).toBe('02:76:70:00:00:02');
+  });
+
+  it('a macvtap of a binding plugin beside masquerade: seen, not touched, and it carries frames', async () => {
+    const { pod, inside, network, apply, observe } = await createVmPod();
+    const [nodeAddress, guestAddress] = ['192.168.67.1', '192.168.67.2'];
+    const name = 'pod16477688c0e';
+    // A network of the node's that the macvtap of CNI is made on.
+    ends.push(async () => {
+      await nodeSide.ip('link', 'del', 'mac0');
+    });
+    await nodeSide.ip('link', 'add', 'mac0', 'type', 'veth', 'peer', 'name', 'mac1');
+    await nodeSide.ip('addr', 'add', `${nodeAddress}/24`, 'dev', 'mac0');
+    for (const link of ['mac0', 'mac1']) await nodeSide.ip('link', 'set', link, 'up');
+    await nodeSide.ip('link', 'add', 'link', 'mac1', 'name', name, 'type', 'macvtap', 'mode', 'bridge');
+    await nodeSide.ip('link', 'set', name, 'netns', String(pod.pausePid));
+    await inside.ip('link', 'set', name, 'up');
+    const facts = async () => ({
+      link: (await network.links()).get(name),
+      addresses: (await network.addresses())[name],
+    });
+    const before = await facts();
+    const mac = before.link?.address ?? '';
+    const seen = (await observe()).links.find((link) => link.name === name);
+    expect(seen).toMatchObject({ kind: 'macvtap', up: true, mac, mtu: 1500 });
+
+    await apply(masquerade());
+    expect(await facts()).toEqual(before);
+    const guest = await startGuest(pod, masqueradeNic(), {
+      tap: await macvtapDevice(pod, name),
+      link: 'eth1',
+      mac,
+      mtu: 1500,
+      addresses: [`${guestAddress}/24`],
+    });
+    await serve(nodeSide, 7000);
+    for (const address of [addresses.IPv4.node, nodeAddress]) await guest.reach(address);
+    expect(await guest.ask('tcp', nodeAddress, 7000)).toEqual([guestAddress]);
+    expect(await nodeSide.neighbour(guestAddress)).toBe(mac);
   });
 
   it.each([

@@ -1,7 +1,7 @@
 """A guest without a machine: opens taps of a pod as QEMU does and carries their frames to links of a network
 namespace of its own, where the kernel stands for the guest's.
 
-tap-guest.py USER [TAP LINK QUEUES]...
+tap-guest.py USER [TAP LINK QUEUES]...    TAP: name of a tap, or path of a macvtap's device
 
 Starts as root in the pod's network namespace and opens the taps as USER. Prints `ready` when every LINK is
 there, in the namespace that the process is in from then on, and `queue TAP N` at the first frame that the pod
@@ -27,12 +27,17 @@ MAX_FRAME = 65536 + 64
 
 
 def open_tap(name: str, user: int, multi_queue: bool) -> int:
-    fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    is_macvtap = name.startswith("/")
+    how = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
+    # Who opens a tap is asked by TUNSETIFF, who opens a macvtap by the device's permissions.
+    fd = -1 if is_macvtap else os.open("/dev/net/tun", how)
     flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | (IFF_MULTI_QUEUE if multi_queue else 0)
     os.setegid(user)
     os.seteuid(user)
     try:
-        fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
+        if is_macvtap:
+            fd = os.open(name, how)
+        fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", b"" if is_macvtap else name.encode(), flags))
     finally:
         os.seteuid(0)
         os.setegid(0)

@@ -134,6 +134,7 @@ export class Station {
 }
 
 export interface GuestNic {
+  /** Name of a tap, or path of a macvtap's device. */
   readonly tap: string;
   /** Name of the link in the guest. */
   readonly link: string;

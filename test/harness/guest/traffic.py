@@ -21,6 +21,15 @@ IPV6_MTU_DISCOVER, IPV6_MTU = 23, 24
 PATIENCE = 2.0
 
 
+def answer(connection: socket.socket, sender: str) -> None:
+    connection.settimeout(PATIENCE)
+    try:
+        connection.recv(64)
+        connection.sendall(sender.removeprefix("::ffff:").encode())
+    except OSError:
+        pass  # Who asked has gone.
+
+
 def serve(*ports: str) -> None:
     listeners, receivers = [], []
     for port in map(int, ports):
@@ -38,7 +47,7 @@ def serve(*ports: str) -> None:
             if each in listeners:
                 connection, sender = each.accept()
                 with connection:
-                    connection.sendall(sender[0].removeprefix("::ffff:").encode())
+                    answer(connection, sender[0])
             else:
                 _, sender = each.recvfrom(64)
                 each.sendto(sender[0].removeprefix("::ffff:").encode(), sender)
@@ -50,8 +59,7 @@ def ask_once(kind: str, address: str, port: int) -> str:
         sock.settimeout(PATIENCE)
         try:
             sock.connect((address, port))
-            if kind == "udp":
-                sock.send(b"who")
+            sock.send(b"who")
             return sock.recv(64).decode()
         except ConnectionRefusedError:
             return "refused"

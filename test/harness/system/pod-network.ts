@@ -83,6 +83,11 @@ export class PodNetwork {
     return (await runInNetns(this.pod.pausePid, 'cat', [path])).trim().replaceAll(/\s+/g, ' ');
   }
 
+  async setSysctl(name: string, value: string): Promise<void> {
+    const path = `/proc/sys/net/${name.replaceAll('.', '/')}`;
+    await runInNetns(this.pod.pausePid, 'sh', ['-c', 'echo "$1" >"$2"', 'sh', value, path]);
+  }
+
   /** What `nft -j list ruleset` says, without handles, counts and what describes nft itself. */
   async ruleset(): Promise<unknown[]> {
     const { nftables } = (await this.#json('nft', '-j', 'list', 'ruleset')) as { nftables: unknown[] };

@@ -335,7 +335,7 @@ describe('running', () => {
     );
   });
 
-  it('SR-IOV devices are plugged until domain and pod agree, at growing intervals', async () => {
+  it('AFT-046 NET-029 SR-IOV devices are plugged until domain and pod agree, and nothing but the clock is needed', async () => {
     const sriov = (infoSource: string) =>
       aVmi({
         spec: { domain: { devices: { interfaces: [{ name: 'vf', sriov: {} }] } } },
@@ -346,21 +346,36 @@ describe('running', () => {
     world.put(sriov('multus-status'));
     world.domains.set(key, aDomain('Running'));
     const plugs = () => world.calls.filter((call) => call === 'launcher.HotplugHostDevices').length;
-    const runAt: number[] = [];
-    for (let second = 0; second < 30; second++) {
-      const before = plugs();
+    /** A pass; how long the key then waits in the queue. */
+    const pass = async () => {
       world.expected.clear();
+      const before = world.requeues.length;
       expect(await world.pass()).toBeNull();
-      if (plugs() > before) runAt.push(second);
+      return world.requeues[before]?.seconds;
+    };
+    for (const [failures, wait] of [3.001, 5.401, 9.721].entries()) {
+      const seconds = await pass();
+      expect(plugs()).toBe(failures + 1);
+      expect(seconds).toBeCloseTo(wait, 2);
+      // An event in between changes nothing.
       world.now += 1000;
+      expect(await pass()).toBeCloseTo(wait - 1, 2);
+      expect(plugs()).toBe(failures + 1);
+      world.now += Math.round(((seconds ?? 0) - 1) * 1000);
     }
-    expect(runAt).toEqual([0, 4, 10, 20]);
-    expect(world.requeues[0]).toEqual({ key, seconds: 3.001 });
+    // That the launcher took it is not enough.
+    world.stubs = {};
+    await pass();
+    world.now += 18_000;
+    await pass();
+    expect(plugs()).toBe(5);
     world.put(sriov('domain, multus-status'));
-    world.expected.clear();
-    const before = plugs();
-    await world.pass();
-    expect(plugs()).toBe(before);
+    expect(await pass()).toBeUndefined();
+    expect(plugs()).toBe(5);
+    // Forgotten with that: the next device is plugged at once.
+    world.put(sriov('multus-status'));
+    expect(await pass()).toBeCloseTo(3.001, 2);
+    expect(plugs()).toBe(6);
   });
 
   it('REC-038 a limit that cannot be raised for SR-IOV is an event of its own', async () => {
