@@ -1,13 +1,7 @@
 /** The agent put together: who gets what, in which order it starts and stops. */
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import {
-  NoBackupTrackers,
-  NoDownwardMetrics,
-  NoMigrationProxy,
-  NoNodeHooks,
-  NoTuning,
-} from './absent/areas.js';
+import { NoBackupTrackers, NoDownwardMetrics, NoMigrationProxy, NoNodeHooks } from './absent/areas.js';
 import { type VmiRef, vmiKey } from './api/vmi.js';
 import { isGateOn } from './cluster/config.js';
 import { ClusterConfigWatch } from './cluster/watch.js';
@@ -49,6 +43,7 @@ import { HelperPodNetworks } from './network/pod-networks.js';
 import { NetworkStateStore } from './network/state.js';
 import { NotifyServer } from './notify/server.js';
 import { VmiController } from './reconcile/controller.js';
+import { HelperHypervisor } from './resources/hypervisor.js';
 import { ImageChecksums } from './storage/checksums.js';
 import { HelperContainerDisks } from './storage/container-disks.js';
 import { HelperHotplugVolumes } from './storage/hotplug.js';
@@ -250,7 +245,16 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
       log,
     }),
     devicePolicy,
-    hypervisor: new NoTuning(),
+    hypervisor: new HelperHypervisor({
+      helper,
+      pods: clients,
+      overhead: () => ({
+        architecture: goArchitecture(),
+        hypervisor: cluster.current().hypervisor,
+        ratio: cluster.current().additionalGuestMemoryOverheadRatio,
+      }),
+      log,
+    }),
     downwardMetrics: new NoDownwardMetrics(),
     migrationProxy: new NoMigrationProxy(),
     hooks: new NoNodeHooks(),

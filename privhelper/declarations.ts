@@ -11,6 +11,7 @@ import { HotplugService } from '../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import { InspectService } from '../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { NetworkService } from '../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { PodService } from '../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import { ResourceService } from '../gen/virtprivsep/privhelper/v1/resource_pb.js';
 import { SocketService } from '../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { StorageService } from '../gen/virtprivsep/privhelper/v1/storage_pb.js';
 
@@ -23,6 +24,7 @@ export const services: readonly DescService[] = [
   StorageService,
   HotplugService,
   DeviceService,
+  ResourceService,
   InspectService,
 ];
 
@@ -38,6 +40,9 @@ const capabilityNumber: Readonly<Record<Capability, number | undefined>> = {
   [Capability.SYS_PTRACE]: 19,
   [Capability.SYS_ADMIN]: 21,
   [Capability.MKNOD]: 27,
+  [Capability.SYS_RESOURCE]: 24,
+  [Capability.SYS_NICE]: 23,
+  [Capability.SETUID]: 7,
 };
 
 export interface Declared {
@@ -52,6 +57,25 @@ export interface Declared {
 
 /** What the helper raises on its own account: CAP_LINUX_IMMUTABLE, for the append-only flag of its audit files. */
 export const auditCaps = 1n << 9n;
+
+const setUid = 1n << 7n;
+export const sysResource = 1n << 24n;
+
+/** What a helper may have to do without. Without anything else that is declared it does not start. */
+export const dispensableCaps = setUid | sysResource;
+
+/**
+ * What the helper does without on this node: CAP_SETUID, which only cgroup v1 asks for, and CAP_SYS_RESOURCE where the
+ * helper's own container was not given it, as one inside another container is not: VMs that lock memory do not start
+ * there, all others do.
+ */
+export function withheldCaps(node: {
+  /** The helper's own, at its start. */
+  readonly permitted: bigint;
+  readonly cgroupsAreUnified: boolean;
+}): bigint {
+  return (node.cgroupsAreUnified ? setUid : 0n) | (sysResource & ~node.permitted);
+}
 
 /** Everything that a privileged thread may ever raise. */
 export function permittedCaps(declared: readonly Declared[]): bigint {

@@ -18,6 +18,7 @@ import { HotplugService } from '../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import { InspectService } from '../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { NetworkService } from '../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { PodService } from '../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import { ResourceService } from '../gen/virtprivsep/privhelper/v1/resource_pb.js';
 import { SocketService } from '../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { StorageService } from '../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { methodName } from './declarations.js';
@@ -31,6 +32,7 @@ import * as hotplug from './operations/hotplug.js';
 import * as inspect from './operations/inspect.js';
 import * as network from './operations/network.js';
 import * as pod from './operations/pod.js';
+import * as resource from './operations/resource.js';
 import * as socket from './operations/socket.js';
 import * as storage from './operations/storage.js';
 import * as vmiDisks from './operations/vmi-disks.js';
@@ -40,6 +42,7 @@ import * as hotplugCheck from './policy/hotplug.js';
 import * as imageCheck from './policy/images.js';
 import * as networkCheck from './policy/network.js';
 import * as check from './policy/requests.js';
+import * as resourceCheck from './policy/resources.js';
 import * as socketCheck from './policy/sockets.js';
 import * as vmiDiskCheck from './policy/vmi-disks.js';
 
@@ -129,6 +132,21 @@ export const table = [
 
   unary(DeviceService.method.claim, deviceCheck.claim, 'launcher', device.claim),
   unary(DeviceService.method.setPolicy, deviceCheck.setPolicy, 'launcher', setPolicy),
+
+  unary(ResourceService.method.setMemlock, resourceCheck.setMemlock, 'launcher', resource.setMemlock),
+  unary(
+    ResourceService.method.isolateEmulator,
+    resourceCheck.isolateEmulator,
+    'launcher',
+    resource.isolateEmulator,
+  ),
+  unary(
+    ResourceService.method.scheduleVcpus,
+    resourceCheck.scheduleVcpus,
+    'launcher',
+    resource.scheduleVcpus,
+  ),
+  unary(ResourceService.method.affinePit, resourceCheck.affinePit, 'launcher', resource.affinePit),
 ] as const;
 
 /** What an operator may ask for besides, over ctl.sock. All of it looks and changes nothing. */

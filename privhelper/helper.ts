@@ -21,6 +21,8 @@ export interface Helper {
   readonly policy: Policy;
   /** kubelet's pods directory, opened at start. */
   readonly podsDir: number;
+  /** Where cgroups are mounted, opened at start. */
+  readonly cgroupRoot: number;
   /** Network namespaces that are never entered: the host's and the helper's own. */
   readonly forbiddenNetworks: readonly NamespaceId[];
   readonly pods: PodRegistry;

@@ -5,14 +5,14 @@
  * from the agent.
  */
 import { randomBytes, randomUUID } from 'node:crypto';
-import { readdirSync } from 'node:fs';
+import { readdirSync, statfsSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { performance } from 'node:perf_hooks';
 import { PodService } from '../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { loadNative, type NamespaceId, type Native } from '../native/binding.js';
 import { AuditLog } from './audit/audit.js';
 import { AuditFile } from './audit/file.js';
-import { auditCaps, declaredBy, permittedCaps, services } from './declarations.js';
+import { auditCaps, declaredBy, permittedCaps, services, sysResource, withheldCaps } from './declarations.js';
 import { serveTickets } from './descriptors/channel.js';
 import { Tickets } from './descriptors/tickets.js';
 import { DisksInUse } from './devices/disks-in-use.js';
@@ -38,6 +38,8 @@ import { RpcServer } from './server/server.js';
 import { readVersion } from './version.js';
 import { PodWatcher } from './watch/watcher.js';
 
+/** statfs(2): the file system of cgroup v2. */
+const cgroup2Magic = 0x63677270;
 /** Looks at every pod again, against lost events. */
 const recheckMs = 30_000;
 /** Writes the number of suppressed refusals. */
@@ -60,6 +62,7 @@ interface Methods {
 interface Opened {
   readonly podsDir: number;
   readonly deviceHierarchy: DeviceHierarchy;
+  readonly cgroupRoot: number;
   readonly plugged: PluggedDevices;
   readonly auditFile: AuditFile;
   readonly rpcListener: number;
@@ -74,7 +77,8 @@ function main(): void {
   const flags = parseFlags(process.argv.slice(2));
   const chosen = choosePolicy(flags);
   assertComplete([...table, ...inspection], services);
-  const agent = declareAll(table);
+  const withheld = doWithout(chosen.policy, report);
+  const agent = declareAll(table, withheld);
   const methods = { agent, operators: [...agent, ...declareAll(inspection)] };
   const native = loadNative();
   for (const line of kernelShortcomings(native.probeKernel())) log('info', line);
@@ -84,11 +88,24 @@ function main(): void {
   serve(native, flags, chosen, methods, opened, report);
 }
 
+/** Capabilities that this node does without. */
+function doWithout({ cgroupRoot }: Policy, report: Report): bigint {
+  const [{ permitted } = { permitted: 0n }] = readThreads();
+  const cgroupsAreUnified = statfsSync(cgroupRoot).type === cgroup2Magic;
+  if ((permitted & sysResource) === 0n) {
+    report(
+      'CAP_SYS_RESOURCE is not given: VMs that lock their memory (passthrough, SEV, real-time) do not start',
+    );
+  }
+  return withheldCaps({ permitted, cgroupsAreUnified });
+}
+
 function openAsRoot(native: Native, flags: Flags, policy: Policy, report: Report): Opened {
   process.umask(0o022);
   native.joinCgroupNamespace(flags.hostCgroupns);
   const deviceHierarchy = openDeviceHierarchy(policy.cgroupRoot);
   const podsDir = openDirectory(flags.kubeletPodsMount ?? policy.kubeletPodsDir);
+  const cgroupRoot = openDirectory(policy.cgroupRoot);
 
   const isRecord = (name: string) => isUuid(name) || /^\.[0-9a-f-]{36}\.tmp$/.test(name);
   for (const directory of [flags.stateDir, flags.hotplugStateDir, flags.pluggedDevicesDir]) {
@@ -138,6 +155,7 @@ function openAsRoot(native: Native, flags: Flags, policy: Policy, report: Report
   return {
     podsDir,
     deviceHierarchy,
+    cgroupRoot,
     plugged,
     auditFile,
     rpcListener,
@@ -162,19 +180,11 @@ function serve(
   flags: Flags,
   { policy, described }: ChosenPolicy,
   methods: Methods,
-  {
-    podsDir,
-    deviceHierarchy,
-    plugged,
-    auditFile,
-    rpcListener,
-    ticketListener,
-    operatorListener,
-    forbiddenNetworks,
-    selinux,
-  }: Opened,
+  opened: Opened,
   report: Report,
 ): void {
+  const { podsDir, plugged, auditFile, rpcListener, ticketListener, operatorListener } = opened;
+  const { deviceHierarchy, cgroupRoot, forbiddenNetworks, selinux } = opened;
   const now = () => performance.now();
   const audit = new AuditLog({ sink: auditFile, now: () => new Date(), monotonic: now, report });
   const instanceId = randomUUID();
@@ -209,6 +219,7 @@ function serve(
     native,
     policy,
     podsDir,
+    cgroupRoot,
     forbiddenNetworks,
     pods,
     records: new MountRecords(flags.stateDir, policy.kubeletPodsDir, policy),

@@ -3,7 +3,7 @@
  * VMI is served as if the area were there and idle.
  */
 import type { Vmi } from '../api/vmi.js';
-import type { DownwardMetrics, Hypervisor, MigrationProxy, NodeHooks } from '../reconcile/ports.js';
+import type { DownwardMetrics, MigrationProxy, NodeHooks } from '../reconcile/ports.js';
 import type { BackupTrackers } from '../reconcile/status/pass.js';
 
 /** Thrown for a VMI that asks for what this version does not do. */
@@ -11,27 +11,6 @@ export class NotSupported extends Error {
   override readonly name = 'NotSupported';
   constructor(what: string) {
     super(`${what} is not supported by this version`);
-  }
-}
-
-/** Locked memory, pinning and real-time scheduling. */
-export class NoTuning implements Hypervisor {
-  async adjustResources(vmi: Vmi): Promise<void> {
-    const { devices, launchSecurity, cpu } = vmi.spec.domain;
-    const vfio =
-      (devices.hostDevices?.length ?? 0) > 0 ||
-      (devices.gpus?.length ?? 0) > 0 ||
-      (devices.interfaces ?? []).some((iface) => iface.sriov !== undefined);
-    if (vfio || launchSecurity !== undefined || cpu?.realtime !== undefined) {
-      throw new NotSupported('a VMI that needs locked memory');
-    }
-  }
-
-  async handleHousekeeping(vmi: Vmi): Promise<void> {
-    const { cpu } = vmi.spec.domain;
-    if (cpu?.dedicatedCpuPlacement === true && cpu.isolateEmulatorThread === true) {
-      throw new NotSupported('isolateEmulatorThread');
-    }
   }
 }
 

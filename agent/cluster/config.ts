@@ -36,6 +36,8 @@ export interface ClusterConfig {
   readonly pvcTolerateLessSpaceUpToPercent: number;
   readonly minimumReservePvcBytes: number;
   readonly evictionStrategy: string;
+  /** Text of a number; undefined: not configured. */
+  readonly additionalGuestMemoryOverheadRatio: string | undefined;
   /** Regular expressions, not anchored. */
   readonly supportedGuestAgentVersions: readonly string[];
   /** Seconds; 0: off. */
@@ -101,6 +103,9 @@ function readClusterConfig(object: Fields): ClusterConfig {
     pvcTolerateLessSpaceUpToPercent: within(developer, 'pvcTolerateLessSpaceUpToPercent', 100) || 10,
     minimumReservePvcBytes: within(developer, 'minimumReservePVCBytes', Number.MAX_SAFE_INTEGER) || 131072,
     evictionStrategy: configuration.string('evictionStrategy') || 'None',
+    additionalGuestMemoryOverheadRatio: configuration.has('additionalGuestMemoryOverheadRatio')
+      ? configuration.string('additionalGuestMemoryOverheadRatio')
+      : undefined,
     supportedGuestAgentVersions:
       guestAgentVersions.length === 0 ? defaultGuestAgentVersions : guestAgentVersions,
     memBalloonStatsPeriod: configuration.has('memBalloonStatsPeriod')

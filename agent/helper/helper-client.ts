@@ -27,6 +27,7 @@ import {
   PodService,
   type WatchResponse,
 } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import { type PodProcess, ResourceService } from '../../gen/virtprivsep/privhelper/v1/resource_pb.js';
 import {
   type ConnectRequestSchema,
   type PodListener,
@@ -72,6 +73,7 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
   private readonly storage: Client<typeof StorageService>;
   private readonly hotplug: Client<typeof HotplugService>;
   private readonly devices: Client<typeof DeviceService>;
+  private readonly resources: Client<typeof ResourceService>;
   private readonly deadlines = new Map<DescMethod, number>();
   private instanceId: string | undefined;
 
@@ -87,6 +89,7 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
     this.storage = createClient(StorageService, transport);
     this.hotplug = createClient(HotplugService, transport);
     this.devices = createClient(DeviceService, transport);
+    this.resources = createClient(ResourceService, transport);
   }
 
   /** Also notices a restarted helper. */
@@ -312,6 +315,32 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
     return (
       await this.call(DeviceService.method.setPolicy, (options) => this.devices.setPolicy(request, options))
     ).changed;
+  }
+
+  async setMemlock(pod: PodRef, process: PodProcess): Promise<boolean> {
+    const method = ResourceService.method.setMemlock;
+    return (await this.call(method, (options) => this.resources.setMemlock({ pod, process }, options)))
+      .changed;
+  }
+
+  /** Without CPUs the cgroup is made and nothing is moved. */
+  async isolateEmulator(pod: PodRef, cpus: number[]): Promise<boolean> {
+    const method = ResourceService.method.isolateEmulator;
+    return (await this.call(method, (options) => this.resources.isolateEmulator({ pod, cpus }, options)))
+      .changed;
+  }
+
+  /** No numbers: all vCPUs. */
+  async scheduleVcpus(pod: PodRef, vcpus: number[]): Promise<boolean> {
+    const method = ResourceService.method.scheduleVcpus;
+    return (await this.call(method, (options) => this.resources.scheduleVcpus({ pod, vcpus }, options)))
+      .changed;
+  }
+
+  async affinePit(pod: PodRef, realtime: boolean): Promise<boolean> {
+    const method = ResourceService.method.affinePit;
+    return (await this.call(method, (options) => this.resources.affinePit({ pod, realtime }, options)))
+      .changed;
   }
 
   private async call<T>(method: DescMethod, run: (options: CallOptions) => Promise<T>): Promise<T> {

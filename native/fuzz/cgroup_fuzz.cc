@@ -24,9 +24,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     auto paths = device_cgroup_paths(text, version, kPod);
     if (!paths) continue;
     for (const std::string& path : *paths) {
-      PROMISE(!path.empty() && path.substr(0, 2) != "..");
+      PROMISE(!path.empty() && path.substr(0, 3) != "../");
       PROMISE(cgroup_is_in_pod("0::/" + path, kPod));
     }
   }
+  auto place = container_cgroup(text, "cpuset", kPod);
+  PROMISE(!place || cgroup_is_in_pod("0::/" + *place, kPod));
+  PROMISE(!place || place->find("/../") == place->npos);
   return 0;
 }

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "fd.h"
@@ -83,6 +84,18 @@ Status cut_bounding_set(uint64_t keep) {
     if (set == 1 && ::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0) return Error::last("prctl PR_CAPBSET_DROP");
   }
   return ok();
+}
+
+Result<EffectiveUser> EffectiveUser::become(uid_t user) {
+  uid_t before = ::geteuid();
+  if (user == 0 || user == kNobody) return Error::refusal(EINVAL, "effective user");
+  if (::syscall(SYS_setresuid, -1, user, -1) != 0) return Error::last("setresuid " + std::to_string(user));
+  return EffectiveUser(before);
+}
+
+// The real user is the one before, and to that the kernel lets everybody return.
+EffectiveUser::~EffectiveUser() {
+  if (before_ != kNobody && ::syscall(SYS_setresuid, -1, before_, -1) != 0) std::abort();
 }
 
 std::optional<ThreadStatus> parse_thread_status(std::string_view text) {

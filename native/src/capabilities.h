@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "result.h"
@@ -25,6 +26,21 @@ Status set_capabilities(const Capabilities& capabilities);
 
 // Drops from the calling thread's bounding set what `keep` lacks, and all ambient capabilities.
 Status cut_bounding_set(uint64_t keep);
+
+// The calling thread acts as another user while this lives; its capabilities stay. Never as root, which the filter of
+// privileged threads refuses. Takes CAP_SETUID.
+class EffectiveUser {
+ public:
+  static Result<EffectiveUser> become(uid_t user);
+  EffectiveUser(EffectiveUser&& other) noexcept : before_(std::exchange(other.before_, kNobody)) {}
+  EffectiveUser& operator=(EffectiveUser&&) = delete;
+  ~EffectiveUser();
+
+ private:
+  static constexpr uid_t kNobody = static_cast<uid_t>(-1);
+  explicit EffectiveUser(uid_t before) : before_(before) {}
+  uid_t before_;
+};
 
 // The parts of /proc/<pid>/task/<tid>/status that privileges consist of.
 struct ThreadStatus {

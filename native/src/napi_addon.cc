@@ -75,6 +75,7 @@ static Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   privsep::define_channels(*addon, exports);
   privsep::define_watches(*addon, exports);
   privsep::define_network(*addon, exports);
+  privsep::define_resources(*addon, exports);
   return exports;
 }
 

@@ -80,6 +80,7 @@ void define_ownership(Addon& addon, Napi::Object exports);
 void define_channels(Addon& addon, Napi::Object exports);
 void define_watches(Addon& addon, Napi::Object exports);
 void define_network(Addon& addon, Napi::Object exports);
+void define_resources(Addon& addon, Napi::Object exports);
 
 template <typename Operation, typename Convert>
 Napi::Value Addon::privileged(Arguments& arguments, Operation operation, Convert convert,

@@ -167,4 +167,23 @@ InodeId Arguments::inode(Napi::Value value, const char* name) {
   return inode;
 }
 
+Process Arguments::process(Napi::Value value, const char* name) {
+  Napi::Object object = this->object(value, name);
+  Process process;
+  process.pid = static_cast<pid_t>(integer(object.Get("pid"), name, 1, INT32_MAX));
+  process.ppid = static_cast<pid_t>(integer(object.Get("ppid"), name, 0, INT32_MAX));
+  process.start_ticks = bits(object.Get("startTicks"), name);
+  process.kernel_thread = boolean(object.Get("kernelThread"), name);
+  process.comm = string(object.Get("comm"), name, kMaxComm);
+  return process;
+}
+
+Thread Arguments::thread(Napi::Value value, const char* name) {
+  Napi::Object object = this->object(value, name);
+  Thread thread;
+  thread.tid = static_cast<pid_t>(integer(object.Get("tid"), name, 1, INT32_MAX));
+  thread.comm = string(object.Get("comm"), name, kMaxComm + 1);
+  return thread;
+}
+
 }  // namespace privsep

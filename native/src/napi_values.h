@@ -12,6 +12,7 @@
 #include "launcher.h"
 #include "pod.h"
 #include "pod_sockets.h"
+#include "processes.h"
 #include "result.h"
 
 namespace privsep {
@@ -53,6 +54,10 @@ class Arguments {
   VolumeEntry entry(Napi::Value value);
   Launcher launcher(Napi::Value value);
   InodeId inode(Napi::Value value, const char* name);
+  // { pid, ppid, startTicks, kernelThread, comm }
+  Process process(Napi::Value value, const char* name);
+  // { tid, comm }
+  Thread thread(Napi::Value value, const char* name);
 
   void fail(Error error) {
     if (!error_) error_ = std::move(error);

@@ -76,6 +76,8 @@ constexpr int kPrivilegedCalls[] = {
 #endif
     // namespaces, mounts, processes
     SYS_setns, SYS_open_tree, SYS_move_mount, SYS_mount_setattr, SYS_umount2, SYS_pidfd_open,
+    // scheduling of other processes
+    SYS_sched_getscheduler, SYS_sched_getparam, SYS_sched_setscheduler, SYS_sched_setaffinity,
     // sockets
     SYS_connect, SYS_bind, SYS_listen, SYS_getsockname, SYS_getpeername, SYS_getsockopt, SYS_setsockopt,
     SYS_sendto, SYS_recvfrom, SYS_sendmsg, SYS_recvmsg, SYS_shutdown,
@@ -131,6 +133,20 @@ class Program {
     finish(kDeny);
   }
 
+  // setresuid of the effective user alone, and never to root.
+  void effective_user() {
+    constexpr uint32_t kUnchanged = 0xffffffff;
+    jump(BPF_JEQ, SYS_setresuid, 0, 8);
+    load_argument(0);
+    jump(BPF_JEQ, kUnchanged, 0, 5);
+    load_argument(2);
+    jump(BPF_JEQ, kUnchanged, 0, 3);
+    load_argument(1);
+    jump(BPF_JEQ, 0, 1, 0);
+    finish(kAllow);
+    finish(kDeny);
+  }
+
   std::vector<sock_filter> end(uint32_t otherwise) {
     finish(otherwise);
     return std::move(code_);
@@ -155,6 +171,7 @@ std::vector<sock_filter> privileged_filter() {
   program.only_with(SYS_unshare, {CLONE_FS});
   program.only_with(SYS_socket, {AF_UNIX, AF_NETLINK, AF_INET, AF_INET6});
   program.only_with(SYS_bpf, kDeviceProgramCommands);
+  program.effective_user();
   for (int number : kPrivilegedCalls) program.rule(number, kAllow);
   return program.end(kDeny);
 }

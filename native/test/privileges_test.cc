@@ -4,9 +4,11 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include <atomic>
 #include <future>
@@ -207,5 +209,32 @@ TEST(long_jobs_have_threads_of_their_own_and_end_with_the_pool) {
     good = good && run(**pool, 0, 5000, [](Home&) {}) == 0;
     pool->reset();
     return good && ended == static_cast<int>(PrivilegedPool::kMaxAlone);
+  }));
+}
+
+TEST(privileged_threads_change_their_effective_user_but_not_to_root) {
+  CHECK(in_child([] {
+    if (install_filter(build_filter(FilterProfile::kPrivileged)) != 0) return false;
+    uid_t real = ::getuid();
+    auto refused = [](uid_t r, uid_t e, uid_t s) { return ::syscall(SYS_setresuid, r, e, s) == -1 && errno == EPERM; };
+    constexpr uid_t kSame = static_cast<uid_t>(-1);
+    bool good = refused(kSame, 0, kSame) && refused(107, 107, kSame) && refused(kSame, 107, 107);
+    return good && ::syscall(SYS_setresuid, kSame, 107, kSame) == 0 && ::geteuid() == 107 && ::getuid() == real;
+  }));
+}
+
+TEST(effective_user_comes_back) {
+  CHECK(in_child([] {
+    // As the helper's threads: an ordinary user that may change its user.
+    if (::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0 || ::syscall(SYS_setresuid, 64100, 64100, 64100) != 0) return false;
+    if (!set_capabilities({bit(CAP_SETUID) | bit(CAP_DAC_OVERRIDE), bit(CAP_SETUID) | bit(CAP_DAC_OVERRIDE), 0})) return false;
+    bool good = true;
+    {
+      auto user = EffectiveUser::become(107);
+      good = user && ::geteuid() == 107 && ::getuid() == 64100;
+      good = good && current_capabilities()->effective == (bit(CAP_SETUID) | bit(CAP_DAC_OVERRIDE));
+    }
+    good = good && ::geteuid() == 64100;
+    return good && set_capabilities({0, 0, 0}) && EffectiveUser::become(107).error().code == EPERM;
   }));
 }

@@ -40,11 +40,15 @@ const filesOfV1: Readonly<Record<string, readonly string[]>> = {
   devices: ['devices.list'],
 };
 
-/** Hierarchies and paths of proc_pid_cgroup(5). */
+/**
+ * Hierarchies and paths of proc_pid_cgroup(5). The container's own child for the threads beside vCPUs is left out:
+ * limits are the container's.
+ */
 export function parseCgroup(text: string): { controllers: string; path: string }[] {
   return text.split('\n').flatMap((line) => {
     const match = /^\d+:([^:]*):(\/.*)$/.exec(line);
-    return match === null ? [] : { controllers: match[1] ?? '', path: match[2] ?? '' };
+    const path = match?.[2]?.replace(/\/housekeeping$/, '');
+    return path === undefined ? [] : { controllers: match?.[1] ?? '', path };
   });
 }
 

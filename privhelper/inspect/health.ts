@@ -7,6 +7,7 @@ import {
   type MountRecord,
 } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import type { KernelFeature } from '../../native/binding.js';
+import { sysResource } from '../declarations.js';
 import type { MountEntry } from './mountinfo.js';
 import { mountOf } from './mountinfo.js';
 
@@ -65,6 +66,8 @@ export interface ExpectedHelper {
   readonly version: string;
   /** Union of all declarations. */
   readonly permitted: bigint;
+  /** What of it a helper may have to do without. */
+  readonly dispensable: bigint;
   readonly now: number;
 }
 
@@ -91,7 +94,7 @@ export function helperFindings(helper: GetHelperResponse, expected: ExpectedHelp
           advice: "VMs run on, nothing is started or stopped: look at the agent's log",
         }
       : { check: 'agent', status: 'ok', finding: `process ${helper.agentPid} is connected` },
-    ...threadFindings(helper, expected.permitted),
+    ...threadFindings(helper, expected),
     auditFinding(helper.auditAppendOnly),
     ...helper.usage.map(({ name, used, limit }): Finding => {
       const finding = `${used} of ${limit}`;
@@ -123,10 +126,16 @@ function auditFinding(appendOnly: AppendOnly): Finding {
   }
 }
 
-function threadFindings({ threads }: GetHelperResponse, permitted: bigint): Finding[] {
+function threadFindings(
+  { threads }: GetHelperResponse,
+  { permitted, dispensable }: ExpectedHelper,
+): Finding[] {
   const mask = (hex: string) => BigInt(`0x${hex}`);
   const privileged = threads.filter((thread) => mask(thread.permitted) !== 0n);
-  const foreign = privileged.filter((thread) => mask(thread.permitted) !== permitted);
+  const foreign = privileged.filter(
+    (thread) => ((mask(thread.permitted) ^ permitted) & ~(permitted & dispensable)) !== 0n,
+  );
+  const lockless = privileged.some(({ permitted: own }) => (permitted & ~mask(own) & sysResource) !== 0n);
   const wide = privileged.filter((thread) => (mask(thread.bounding) & ~permitted) !== 0n);
   // A privileged thread has capabilities in effect while a call runs, and this call is one.
   const excessive = threads.filter((thread) => (mask(thread.effective) & ~mask(thread.permitted)) !== 0n);
@@ -146,9 +155,19 @@ function threadFindings({ threads }: GetHelperResponse, permitted: bigint): Find
     verdict(
       'capabilities',
       [...foreign, ...wide, ...excessive],
-      `${share} may raise 0x${permitted.toString(16)}, the others nothing`,
-      'more than is declared',
+      `${share} may raise 0x${privileged[0]?.permitted ?? '0'}, the others nothing`,
+      'not what is declared',
     ),
+    ...(lockless
+      ? [
+          {
+            check: 'CAP_SYS_RESOURCE',
+            status: 'warn',
+            finding: 'not given',
+            advice: 'VMs that lock their memory (passthrough, SEV, real-time) do not start on this node',
+          } as const,
+        ]
+      : []),
     verdict('seccomp', unfiltered, 'every thread is filtered', 'no filter'),
     verdict('no_new_privs', unlocked, 'set for every thread', 'not set'),
   ];

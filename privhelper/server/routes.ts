@@ -36,8 +36,11 @@ export interface DeclaredUnary extends DeclaredEntry {
   readonly entry: UnaryEntry;
 }
 
-/** Throws when an entry's method has no complete declaration, or none of what identifying its launcher takes. */
-export function declareAll(entries: readonly Entry[]): readonly DeclaredEntry[] {
+/**
+ * `withheld`: capabilities that are not raised, whatever is declared. Throws when an entry's method has no complete
+ * declaration, or none of what identifying its launcher takes.
+ */
+export function declareAll(entries: readonly Entry[], withheld = 0n): readonly DeclaredEntry[] {
   const identify = declaredBy(PodService.method.identify).caps;
   return entries.map((entry) => {
     const declared = declaredBy(entry.method);
@@ -45,7 +48,7 @@ export function declareAll(entries: readonly Entry[]): readonly DeclaredEntry[] 
     if ((declared.caps & needed) !== needed) {
       throw new Error(`${declared.name} is about a launcher and does not declare what identifying it takes`);
     }
-    return { entry, declared };
+    return { entry, declared: { ...declared, caps: declared.caps & ~withheld } };
   });
 }
 

@@ -96,7 +96,7 @@ async function methodFails(name: string, method: string, message: RegExp): Promi
 }
 
 describe('the helper', () => {
-  it.each(capabilities('virt-privhelper'))(
+  it.each(capabilities('virt-privhelper').filter((name) => name !== 'SYS_RESOURCE'))(
     'does not start without %s',
     async (capability) => {
       use(withoutCapability(spec, 'virt-privhelper', capability));
@@ -105,7 +105,18 @@ describe('the helper', () => {
     startMs,
   );
 
-  it.each(mounts('virt-privhelper').filter((name) => name !== 'tun'))(
+  it(
+    'starts without SYS_RESOURCE, and says what cannot be done then',
+    async () => {
+      use(withoutCapability(spec, 'virt-privhelper', 'SYS_RESOURCE'));
+      const before = system.log('helper');
+      await system.startHelper();
+      expect(system.log('helper').slice(before.length)).toContain('CAP_SYS_RESOURCE is not given');
+    },
+    startMs,
+  );
+
+  it.each(mounts('virt-privhelper').filter((name) => name !== 'tun' && name !== 'cgroups'))(
     'does not start without the mount %s',
     async (name) => {
       use(withoutMount(spec, 'virt-privhelper', name));

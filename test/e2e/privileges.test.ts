@@ -1,13 +1,24 @@
+import { statfsSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { auditCaps, declaredBy, permittedCaps, services } from '../../privhelper/declarations.js';
+import {
+  auditCaps,
+  declaredBy,
+  permittedCaps,
+  services,
+  withheldCaps,
+} from '../../privhelper/declarations.js';
+import { readThreads } from '../../privhelper/privileges.js';
 import { waitFor } from '../harness/pods/run.js';
 import { capabilityNames, descriptorsOf, threadsOf } from '../harness/system/processes.js';
 import { atStep } from '../harness/system/steps.js';
 import { agentUser, helperUser, System } from '../harness/system/system.js';
 
 const declared = services.flatMap(({ methods }) => methods.map(declaredBy));
-const masks = [auditCaps, ...declared.map(({ caps }) => caps)];
-const union = permittedCaps(declared);
+const [{ permitted: own } = { permitted: 0n }] = readThreads();
+const cgroupsAreUnified = statfsSync('/sys/fs/cgroup').type === 0x63677270;
+const given = ~withheldCaps({ permitted: own, cgroupsAreUnified });
+const masks = [auditCaps, ...declared.map(({ caps }) => caps & given)];
+const union = permittedCaps(declared) & given;
 
 /** Reads /proc over and over while a VM lives. What is not as it must be is kept, once each. */
 class Observer {

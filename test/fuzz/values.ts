@@ -71,6 +71,8 @@ const accepted: Readonly<Record<string, readonly Value[]>> = {
   'StatIsoRequest.secretVolume': isoVolumes,
   'StatIsoRequest.sysprepVolume': isoVolumes,
   'SetPolicyRequest.blockVolumes': ['data', 'logs', 'tun', 'a'],
+  'IsolateEmulatorRequest.cpus': [0, 1],
+  'ScheduleVcpusRequest.vcpus': [0, 1, 1023],
   'CloudInitIso.namespace': ['default', 'kube-system'],
   'CloudInitIso.vmiName': ['alpha', 'vm.1'],
 };

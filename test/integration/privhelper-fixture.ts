@@ -210,7 +210,8 @@ export async function failureOf(promise: Promise<unknown>) {
 
 /**
  * A process in the pod's cgroup that does what it is told on stdin, one JSON array a line: listen on a
- * path (echoing what it gets), connect to a path and send a text, close the listener.
+ * path (echoing what it gets), connect to a path and send a text, close the listener, run a program whose words
+ * are lines of a text.
  */
 const launcherProgram = `
 const net = require('node:net'), fs = require('node:fs');
@@ -222,6 +223,10 @@ require('node:readline').createInterface({ input: process.stdin }).on('line', (l
     const server = net.createServer((socket) => { say('connection'); socket.on('error', () => {}); socket.pipe(socket); });
     server.listen(path, () => say('listening')).on('error', (error) => say('error', error.code));
     servers.set(path, server);
+  }
+  if (verb === 'run') {
+    const child = require('node:child_process').spawn(path, text.split('\\n'), { stdio: ['pipe', 'pipe', 'inherit'] });
+    child.stdout.once('data', () => say('running', String(child.pid)));
   }
   if (verb === 'close') servers.get(path).close();
   if (verb === 'send') {
@@ -301,6 +306,13 @@ export class LauncherProcess {
     );
   }
 
+  /** Starts a child of the launcher and resolves to its pid once it says something. */
+  async run(command: string, ...words: string[]): Promise<number> {
+    const heard = this.words.length;
+    await this.tell('run', command, words.join('\n'));
+    return Number((await this.hear('running', heard))[1]);
+  }
+
   async kill(): Promise<void> {
     this.child.kill('SIGKILL');
     await waitFor(
@@ -354,9 +366,7 @@ export class TestPod {
 
   /** Puts a process into the cgroup of a pod. */
   adopt(pid: number, cgroupOf: string = this.podUid): void {
-    const cgroups = this.cgroups.get(cgroupOf) ?? new PodCgroups(cgroupOf, 'cgroupfs');
-    this.cgroups.set(cgroupOf, cgroups);
-    for (const path of cgroups.create('compute')) writeFileSync(join(path, 'cgroup.procs'), `${pid}`);
+    for (const path of this.computeCgroups(cgroupOf)) writeFileSync(join(path, 'cgroup.procs'), `${pid}`);
   }
 
   async process({
@@ -388,6 +398,13 @@ export class TestPod {
     await run('mknod', ['-m', '660', device, 'b', ...blockNumbers]);
     await process.tell('listen', 'hotplug-disks/hp.sock');
     return process;
+  }
+
+  /** Cgroups of a pod's compute container, one a hierarchy; made if they are not there. */
+  computeCgroups(podUid: string = this.podUid): string[] {
+    const cgroups = this.cgroups.get(podUid) ?? new PodCgroups(podUid, 'cgroupfs');
+    this.cgroups.set(podUid, cgroups);
+    return cgroups.create('compute');
   }
 
   /** A process that listens on launcher-sock. */

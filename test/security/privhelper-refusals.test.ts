@@ -23,6 +23,7 @@ import { HelperService } from '../../gen/virtprivsep/privhelper/v1/helper_pb.js'
 import { HotplugService, PlugKind } from '../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import { MigrationSide, NetworkService } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { PodService, SocketState } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import { PodProcess, ResourceService } from '../../gen/virtprivsep/privhelper/v1/resource_pb.js';
 import { PodListener, PodSocket, SocketService } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { run, waitFor } from '../harness/pods/run.js';
@@ -82,6 +83,13 @@ describe.runIf(isRoot)('what the helper refuses', () => {
       ],
       ['List', () => helper.client(HotplugService).list({ pod: ref })],
       ['Unplug', () => helper.client(HotplugService).unplug({ pod: ref, ...plug })],
+      [
+        'SetMemlock',
+        () => helper.client(ResourceService).setMemlock({ pod: ref, process: PodProcess.VIRTQEMUD }),
+      ],
+      ['IsolateEmulator', () => helper.client(ResourceService).isolateEmulator({ pod: ref, cpus: [0] })],
+      ['ScheduleVcpus', () => helper.client(ResourceService).scheduleVcpus({ pod: ref })],
+      ['AffinePit', () => helper.client(ResourceService).affinePit({ pod: ref })],
       ['Claim', () => helper.client(DeviceService).claim({ pod: ref, devices: [Device.TUN] })],
       ['SetPolicy', () => helper.client(DeviceService).setPolicy({ pod: ref })],
     ];

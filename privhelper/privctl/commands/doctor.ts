@@ -8,7 +8,7 @@ import {
 } from '../../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { loadNative } from '../../../native/binding.js';
 import { OperationReader } from '../../audit/operations.js';
-import { permittedCaps } from '../../declarations.js';
+import { dispensableCaps, permittedCaps } from '../../declarations.js';
 import { errnoOf } from '../../failure.js';
 import {
   type Finding,
@@ -49,7 +49,12 @@ export async function doctor(session: Session): Promise<void> {
       'HELPER',
       helper === undefined
         ? [problem ?? { check: 'running', status: 'fail', finding: 'no answer' }]
-        : helperFindings(helper, { version: readVersion(), permitted, now: Date.now() }),
+        : helperFindings(helper, {
+            version: readVersion(),
+            permitted,
+            dispensable: dispensableCaps,
+            now: Date.now(),
+          }),
     ],
     [
       'NODE',

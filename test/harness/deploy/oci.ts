@@ -2,6 +2,8 @@
  * A container of a pod as an OCI runtime configuration, put together as kubelet and containerd do it
  * (containerd internal/cri/server container_create_linux.go; OCI runtime specification, config-linux).
  */
+import { sysResource } from '../../../privhelper/declarations.js';
+import { readThreads } from '../../../privhelper/privileges.js';
 import type { ContainerSpec, EnvVar, PodSpec, VolumeMount } from './manifest.js';
 import { ociSeccomp } from './seccomp.js';
 
@@ -20,6 +22,7 @@ export interface OciPod {
   volumePath(name: string): string;
 }
 
+const mayLift = readThreads().some(({ permitted }) => (permitted & sysResource) !== 0n);
 const path = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 const maskedPaths = [
   ...['/proc/acpi', '/proc/asound', '/proc/kcore', '/proc/keys', '/proc/latency_stats', '/proc/timer_list'],
@@ -32,7 +35,7 @@ const everyCapability = [
   ...['CHOWN', 'DAC_OVERRIDE', 'DAC_READ_SEARCH', 'FOWNER', 'FSETID', 'KILL', 'SETGID', 'SETUID', 'SETPCAP'],
   ...['LINUX_IMMUTABLE', 'NET_BIND_SERVICE', 'NET_BROADCAST', 'NET_ADMIN', 'NET_RAW', 'IPC_LOCK'],
   ...['IPC_OWNER', 'SYS_MODULE', 'SYS_RAWIO', 'SYS_CHROOT', 'SYS_PTRACE', 'SYS_PACCT', 'SYS_ADMIN'],
-  ...['SYS_BOOT', 'SYS_NICE', 'SYS_TIME', 'SYS_TTY_CONFIG', 'MKNOD', 'LEASE', 'AUDIT_WRITE'],
+  ...['SYS_BOOT', 'SYS_NICE', 'SYS_RESOURCE', 'SYS_TIME', 'SYS_TTY_CONFIG', 'MKNOD', 'LEASE', 'AUDIT_WRITE'],
   ...['AUDIT_CONTROL', 'SETFCAP', 'SYSLOG', 'WAKE_ALARM', 'BLOCK_SUSPEND'],
 ];
 
@@ -40,7 +43,8 @@ const everyCapability = [
 export function ociConfig(pod: OciPod, container: ContainerSpec, extraArgs: readonly string[]): object {
   const { securityContext: security } = container;
   const privileged = security.privileged ?? false;
-  const capabilities = capabilitiesOf(container);
+  // What this machine withholds no runtime can give.
+  const capabilities = capabilitiesOf(container).filter((name) => mayLift || name !== 'CAP_SYS_RESOURCE');
   const profile = security.seccompProfile ??
     pod.spec.securityContext?.seccompProfile ?? { type: 'Unconfined' };
   const seccomp = privileged ? undefined : ociSeccomp(profile, capabilities);

@@ -14,6 +14,8 @@ export interface GuestVmiOptions {
   readonly terminationGracePeriodSeconds?: number;
   /** Size of a claim that is the guest's second disk, for instance `4Mi` (default: none). */
   readonly claim?: string;
+  /** Beside one core. */
+  readonly cpu?: NonNullable<Vmi['spec']['domain']>['cpu'];
 }
 
 /** Name of the volume of the claim. */
@@ -36,7 +38,7 @@ export function guestVmi(options: GuestVmiOptions): Vmi {
       terminationGracePeriodSeconds: options.terminationGracePeriodSeconds ?? 30,
       domain: {
         memory: { guest: '64Mi' },
-        cpu: { cores: 1, sockets: 1, threads: 1 },
+        cpu: { cores: 1, sockets: 1, threads: 1, ...options.cpu },
         features: { acpi: { enabled: true } },
         devices: {
           disks: [

@@ -232,6 +232,10 @@ export function machineSpec(
       Serials: [{ ...serial, Log: { File: `${serialPath}-log`, Append: 'on' } }],
       Consoles: [{ ...serial, Target: { Type: 'serial', Port: 0 } }],
     },
+    CPUTune:
+      config.emulatorPin === undefined
+        ? null
+        : { VCPUPin: null, IOThreadPin: null, EmulatorPin: { CPUSet: config.emulatorPin } },
     Clock: {
       Offset: 'utc',
       Timezone: '',

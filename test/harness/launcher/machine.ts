@@ -28,6 +28,8 @@ export interface MachineConfig {
   readonly uuid: string;
   readonly memoryMiB: number;
   readonly cpus: number;
+  /** CPUs of the emulator's threads; undefined: not pinned. */
+  readonly emulatorPin?: string;
   readonly acpi: boolean;
   readonly disks: readonly MachineDisk[];
   readonly nics: readonly MachineNic[];

@@ -155,6 +155,8 @@ export function machineConfig(vmi: Vmi, paths: PodPaths): MachineConfig {
     uuid: vmi.spec.domain.firmware?.uuid ?? uuidOf(vmi.metadata.name),
     memoryMiB: mebibytes(vmi),
     cpus: (cpu?.cores ?? 1) * (cpu?.sockets ?? 1) * (cpu?.threads ?? 1),
+    // Any CPU does: the node agent, not libvirt, keeps the threads there.
+    ...(cpu?.dedicatedCpuPlacement && cpu.isolateEmulatorThread ? { emulatorPin: '0' } : {}),
     acpi: vmi.spec.domain.features?.acpi?.enabled ?? true,
     // Without any boot order the first disk boots.
     disks: ordered

@@ -14,7 +14,11 @@ const entries = {
   peer: 'test/harness/guest/peer-main.ts',
 } as const;
 
-const copied = ['test/harness/launcher/dhcp-server.py', 'test/harness/guest/ping.py'];
+const copied = [
+  'test/harness/launcher/dhcp-server.py',
+  'test/harness/guest/ping.py',
+  'test/harness/pods/named-process.py',
+];
 
 export type ProgramName = keyof typeof entries;
 

@@ -11,6 +11,7 @@ import {
   readFileSync,
   readlinkSync,
   rmSync,
+  writeFileSync,
 } from 'node:fs';
 import { basename, join } from 'node:path';
 import { PodCgroups } from './cgroup.js';
@@ -321,6 +322,8 @@ export class Pod implements NamespaceOwner {
       if (child === undefined) return undefined;
       return /^Uid:\t107\t/m.test(readIfThere(`/proc/${child}/status`)) ? child : undefined;
     });
+    // What waits for the container is the runtime's, and in none of its cgroups.
+    for (const directory of cgroups) writeFileSync(join(directory, '../cgroup.procs'), String(spawned.pid));
     this.#rememberNamespaces(pid);
     const container: Container = {
       name: options.name,

@@ -21,6 +21,7 @@ const names = [
     'sys_admin',
     'sys_boot',
     'sys_nice',
+    'sys_resource',
   ],
 ];
 

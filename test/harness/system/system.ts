@@ -10,7 +10,7 @@ import type { JsonValue } from '../../../agent/json/lossless.js';
 import type { TimelineStep } from '../../../agent/timeline/timeline.js';
 import { type ApiServer, startApiServer } from '../apiserver/api-server.js';
 import { buildGuestDisk } from '../guest/disk.js';
-import { claimVolume, guestVmi } from '../guest/vmi.js';
+import { claimVolume, type GuestVmiOptions, guestVmi } from '../guest/vmi.js';
 import { type LauncherHandle, type StartLauncherOptions, startLauncher } from '../launcher/start.js';
 import { createNode, type HarnessNode } from '../pods/node.js';
 import type { Pod } from '../pods/pod.js';
@@ -33,6 +33,7 @@ export interface VmOptions {
   readonly uid?: string;
   readonly namespace?: string;
   readonly binding?: 'bridge' | 'masquerade';
+  readonly cpu?: GuestVmiOptions['cpu'];
   /** Boot script that the guest fetches over its network. */
   readonly bootUrl?: string;
   /** Whether the guest turns off at its power button (default true). */
@@ -231,6 +232,7 @@ export class System {
       binding: options.binding ?? 'masquerade',
       ...(options.bootUrl === undefined ? {} : { bootUrl: options.bootUrl }),
       ...(options.claim === undefined ? {} : { claim: options.claim }),
+      ...(options.cpu === undefined ? {} : { cpu: options.cpu }),
       terminationGracePeriodSeconds: options.terminationGracePeriodSeconds ?? 30,
     });
     const vmi = options.adapt?.(guest) ?? guest;

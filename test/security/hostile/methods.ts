@@ -25,6 +25,7 @@ import {
   Protocol,
 } from '../../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { IdentifyRequestSchema, PodService } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import { PodProcess, ResourceService } from '../../../gen/virtprivsep/privhelper/v1/resource_pb.js';
 import { PodListener, PodSocket, SocketService } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import {
   type EnsureHostDiskRequest,
@@ -441,6 +442,53 @@ const lines: readonly Line[] = [
         },
       ],
     ],
+  }),
+
+  line(ResourceService.method.setMemlock, (target) => ({ ...pod(target), process: PodProcess.VIRTQEMUD }), {
+    uses: [launcher],
+  }),
+  line(ResourceService.method.isolateEmulator, (target) => ({ ...pod(target), cpus: [0] }), {
+    uses: [launcher],
+    wrong: [
+      [
+        'cpus[1]',
+        (request) => {
+          request.cpus.push(0);
+        },
+      ],
+      [
+        'cpus[0]',
+        (request) => {
+          request.cpus = [8192];
+        },
+      ],
+      [
+        'cpus',
+        (request) => {
+          request.cpus = Array.from({ length: 102 }, (_, i) => i);
+        },
+      ],
+    ],
+  }),
+  line(ResourceService.method.scheduleVcpus, (target) => ({ ...pod(target), vcpus: [0] }), {
+    uses: [launcher],
+    wrong: [
+      [
+        'vcpus[1]',
+        (request) => {
+          request.vcpus.push(0);
+        },
+      ],
+      [
+        'vcpus[0]',
+        (request) => {
+          request.vcpus = [1024];
+        },
+      ],
+    ],
+  }),
+  line(ResourceService.method.affinePit, (target) => ({ ...pod(target), realtime: true }), {
+    uses: [launcher],
   }),
 
   line(InspectService.method.getHelper, nothing),

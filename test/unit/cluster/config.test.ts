@@ -96,6 +96,7 @@ describe('parseClusterConfig', () => {
       pvcTolerateLessSpaceUpToPercent: 10,
       minimumReservePvcBytes: 131072,
       evictionStrategy: 'None',
+      additionalGuestMemoryOverheadRatio: undefined,
       supportedGuestAgentVersions: ['2.*', '3.*', '4.*', '5.*'],
       memBalloonStatsPeriod: 10,
       smbios: { family: 'KubeVirt', manufacturer: 'KubeVirt', product: 'None', sku: '', version: '' },
