@@ -59,7 +59,7 @@ export const guestMark = 'written by the guest';
 
 /** Writes the disk. Throws when iPXE or the assembler is not installed. */
 export async function buildGuestDisk(options: GuestDiskOptions): Promise<void> {
-  const loader = await assembleLoader();
+  const loader = await assemble('boot');
   const kernel = readKernel();
   const script = Buffer.from(options.script ?? guestScript);
   const kernelSectors = Math.ceil(kernel.length / sectorBytes);
@@ -77,6 +77,17 @@ export async function buildGuestDisk(options: GuestDiskOptions): Promise<void> {
   writeFileSync(options.path, disk);
 }
 
+/** Where data.S has the text that it prints. */
+const textOffset = 256;
+
+/** A disk that a guest can boot from, upon which it says `text` and that of the next drive, if there is one. */
+export async function buildDataDisk(path: string, text: string): Promise<void> {
+  const disk = Buffer.alloc(diskBytes);
+  (await assemble('data')).copy(disk);
+  disk.write(`${text}\r\n\0`, textOffset, 'latin1');
+  writeFileSync(path, disk);
+}
+
 function readKernel(): Buffer {
   for (const path of kernelPaths) {
     try {
@@ -88,12 +99,13 @@ function readKernel(): Buffer {
   throw new Error(`none of ${kernelPaths.join(', ')} exists: install the package ipxe`);
 }
 
-async function assembleLoader(): Promise<Buffer> {
+/** A boot sector, with what follows it. */
+async function assemble(program: 'boot' | 'data'): Promise<Buffer> {
   const directory = mkdtempSync(join(tmpdir(), 'vp-boot-'));
   try {
     const object = join(directory, 'boot.o');
     const binary = join(directory, 'boot.bin');
-    await run('as', ['--32', '-o', object, join(repositoryRoot(), 'test/harness/guest/boot.S')]);
+    await run('as', ['--32', '-o', object, join(repositoryRoot(), `test/harness/guest/${program}.S`)]);
     await run('ld', ['-m', 'elf_i386', '-Ttext', '0x7c00', '--oformat', 'binary', '-o', binary, object]);
     return readFileSync(binary);
   } finally {

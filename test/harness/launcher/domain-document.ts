@@ -324,10 +324,10 @@ function diskDocument(disk: MachineDisk, index: number): JsonObject {
   return {
     Device: disk.device,
     Snapshot: '',
-    Type: 'file',
+    Type: disk.plugged === 'block' ? 'block' : 'file',
     Source: {
-      Dev: '',
-      File: disk.path,
+      Dev: disk.plugged === 'block' ? disk.path : '',
+      File: disk.plugged === 'block' ? '' : disk.path,
       StartupPolicy: '',
       Protocol: '',
       Name: '',
@@ -354,7 +354,7 @@ function diskDocument(disk: MachineDisk, index: number): JsonObject {
       Discard: 'unmap',
       IOMMU: '',
     },
-    ReadOnly: {},
+    ReadOnly: disk.plugged === undefined ? {} : null,
     Auth: null,
     Alias: alias(disk.volume, true),
     BackingStore: null,

@@ -11,9 +11,9 @@ import {
   timestamp,
 } from './domain-document.js';
 import { invalidOperation, Lifecycle, type LifecycleEvent, reasonName, State, stateName } from './libvirt.js';
-import type { Machine, MachineConfig, MachineListener, MachineStats } from './machine.js';
+import type { Machine, MachineConfig, MachineDisk, MachineListener, MachineStats } from './machine.js';
 import type { DomainName, Observation } from './notifications.js';
-import { domainName, machineConfig, nicsAfterHotplug, type PodPaths } from './vmi-machine.js';
+import { domainName, machineConfig, nicsAfterHotplug, type PodPaths, pluggedDisks } from './vmi-machine.js';
 
 /** Commands on the domain. Failures are thrown; a LibvirtError keeps libvirt's code. */
 export interface DomainManager {
@@ -120,7 +120,33 @@ export class MachineDomainManager implements DomainManager {
       return;
     }
     if (state === State.paused && !this.#userPaused) await this.#machine.resume();
-    await this.#hotplugNics(vmi, defined);
+    await this.#hotplugDisks(vmi, defined);
+    await this.#hotplugNics(vmi, this.#defined ?? defined);
+  }
+
+  async #hotplugDisks(vmi: Vmi, { name, config }: Defined): Promise<void> {
+    const wanted = pluggedDisks(vmi, this.options.paths);
+    const has = (disks: readonly MachineDisk[], disk: MachineDisk) =>
+      disks.some(({ volume, path }) => volume === disk.volume && path === disk.path);
+    const present = config.disks.filter(({ plugged }) => plugged !== undefined);
+    const go = present.filter((disk) => !has(wanted, disk));
+    const come = wanted.filter((disk) => !has(present, disk));
+    if (go.length === 0 && come.length === 0) return;
+    // One that fails does not undo those before it.
+    let { disks } = config;
+    const show = (changed: readonly MachineDisk[]) => {
+      disks = changed;
+      this.#defined = { name, config: { ...config, disks } };
+      this.options.onEvent(undefined);
+    };
+    for (const disk of go) {
+      await this.#machine.unplugDisk(disk);
+      show(disks.filter((each) => each !== disk));
+    }
+    for (const disk of come) {
+      await this.#machine.plugDisk(disk);
+      show([...disks, disk]);
+    }
   }
 
   async #hotplugNics(vmi: Vmi, { name, config }: Defined): Promise<void> {

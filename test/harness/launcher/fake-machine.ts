@@ -55,6 +55,14 @@ export class FakeMachine implements Machine {
     this.listener(Lifecycle.resumedUnpaused);
   }
 
+  async plugDisk(): Promise<void> {
+    this.#mustRun();
+  }
+
+  async unplugDisk(): Promise<void> {
+    this.#mustRun();
+  }
+
   async setNics(): Promise<void> {
     this.#mustRun();
   }

@@ -74,6 +74,7 @@ export class Launcher {
     this.#manager = new MachineDomainManager({
       paths: {
         containerDisks: join(directories.share, 'container-disks'),
+        hotplugDisks: join(directories.share, 'hotplug-disks'),
         run: directories.run,
         privateDirectory: directories.privateDirectory,
         links: directories.links,

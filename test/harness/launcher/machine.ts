@@ -11,6 +11,8 @@ export interface MachineDisk {
   /** Of a claim or host disk; images of container disks are read-only. */
   readonly writable?: boolean;
   readonly bootOrder?: number | undefined;
+  /** Plugged while the machine ran: a file or a block device that the guest may write to. */
+  readonly plugged?: 'file' | 'block';
 }
 
 export interface MachineNic {
@@ -59,6 +61,10 @@ export interface Machine {
   start(config: MachineConfig, paused: boolean): Promise<void>;
   suspend(): Promise<void>;
   resume(): Promise<void>;
+  /** Gives it a `plugged` disk while it runs. */
+  plugDisk(disk: MachineDisk): Promise<void>;
+  /** Resolves when the machine has closed it. */
+  unplugDisk(disk: MachineDisk): Promise<void>;
   /** What it has from now on, plugged and unplugged while it runs. */
   setNics(nics: readonly MachineNic[]): Promise<void>;
   /** Presses the power button. */

@@ -27,6 +27,8 @@ const execFileAsync = promisify(execFile);
 const startTimeoutMs = 20_000;
 /** libvirt waits this long for a process that was asked to end. */
 const destroyTimeoutMs = 15_000;
+/** Where plugged disks go: the guest need not agree when they leave. */
+const scsi = 'scsi0';
 const emulator = '/usr/bin/qemu-system-x86_64';
 
 export class QemuMachine implements Machine {
@@ -39,6 +41,8 @@ export class QemuMachine implements Machine {
   #rebooting = false;
   #disks: readonly MachineDisk[] = [];
   #diskErrors: DiskError[] = [];
+  /** Called when a device is gone, by its id. */
+  readonly #deletions = new Map<string, () => void>();
 
   constructor(private readonly listener: MachineListener) {}
 
@@ -121,6 +125,29 @@ export class QemuMachine implements Machine {
     await Promise.race([this.#qmp?.closed, late]).finally(() => clearTimeout(timer));
   }
 
+  async plugDisk({ volume, path, plugged }: MachineDisk): Promise<void> {
+    const qmp = this.#running();
+    const file = { driver: plugged === 'block' ? 'host_device' : 'file', filename: path };
+    await qmp.execute('blockdev-add', { 'node-name': volume, driver: 'raw', file });
+    try {
+      const device = { driver: 'scsi-hd', id: deviceId(volume), bus: `${scsi}.0`, drive: volume };
+      await qmp.execute('device_add', device);
+    } catch (error) {
+      await qmp.execute('blockdev-del', { 'node-name': volume });
+      throw error;
+    }
+  }
+
+  async unplugDisk({ volume }: MachineDisk): Promise<void> {
+    const qmp = this.#running();
+    const deleted = new Promise<void>((resolve) => {
+      this.#deletions.set(deviceId(volume), resolve);
+    });
+    await qmp.execute('device_del', { id: deviceId(volume) });
+    await Promise.race([deleted, qmp.closed]);
+    await qmp.execute('blockdev-del', { 'node-name': volume });
+  }
+
   async setNics(): Promise<void> {
     throw invalidOperation('NICs of this machine cannot be changed while it runs');
   }
@@ -150,6 +177,12 @@ export class QemuMachine implements Machine {
 
   #onEvent({ event, data }: QmpEvent): void {
     switch (event) {
+      case 'DEVICE_DELETED': {
+        const id = String(data?.['device']);
+        this.#deletions.get(id)?.();
+        this.#deletions.delete(id);
+        return;
+      }
       case 'STOP':
         if (this.#rebooting || this.#state.state === State.shuttingDown) return;
         if (this.#state.state !== State.paused) {
@@ -221,6 +254,10 @@ export class QemuMachine implements Machine {
   }
 }
 
+function deviceId(volume: string): string {
+  return `plugged-${volume}`;
+}
+
 function qemuArguments(config: MachineConfig, monitor: string, pidFile: string): string[] {
   const serial = join(config.consoleDirectory, 'virt-serial0');
   const vnc = join(config.consoleDirectory, 'virt-vnc');
@@ -237,7 +274,7 @@ function qemuArguments(config: MachineConfig, monitor: string, pidFile: string):
     ...['-chardev', `socket,id=serial0,path=${serial},server=on,wait=off,logfile=${serial}-log,logappend=on`],
     ...['-device', 'isa-serial,chardev=serial0'],
     ...['-display', `vnc=unix:${vnc}`, '-device', 'VGA'],
-    ...['-device', 'ich9-ahci,id=sata'],
+    ...['-device', 'ich9-ahci,id=sata', '-device', `virtio-scsi-pci,id=${scsi}`],
     ...config.disks.flatMap(diskArguments),
     ...config.nics.flatMap(nicArguments),
   ];

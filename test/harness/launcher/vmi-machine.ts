@@ -1,6 +1,6 @@
 /** The machine that a VMI asks for, as the launcher's converter makes it, for the devices supported here. */
 import { createHash } from 'node:crypto';
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync, statSync } from 'node:fs';
 import { basename } from 'node:path';
 import type { Vmi } from '../../../agent/api/vmi.js';
 import { invalidOperation } from './libvirt.js';
@@ -10,6 +10,8 @@ import type { MachineConfig, MachineDisk, MachineNic } from './machine.js';
 export interface PodPaths {
   /** `/var/run/kubevirt/container-disks` */
   readonly containerDisks: string;
+  /** `/var/run/kubevirt/hotplug-disks` */
+  readonly hotplugDisks: string;
   /** `/var/run/libvirt/qemu/run` */
   readonly run: string;
   /** `/var/run/kubevirt-private` */
@@ -137,6 +139,22 @@ function disksOf(vmi: Vmi, paths: PodPaths): MachineDisk[] {
         bootOrder: disk.bootOrder,
       } as const,
     ];
+  });
+}
+
+/** Disks that a running machine is to have besides: of hot-pluggable volumes that the node agent has put into the pod. */
+export function pluggedDisks(vmi: Vmi, paths: PodPaths): MachineDisk[] {
+  return (vmi.spec.domain.devices.disks ?? []).flatMap(({ name }): MachineDisk[] => {
+    const volume = vmi.spec.volumes?.find((each) => each.name === name);
+    const claim = volume?.persistentVolumeClaim ?? volume?.dataVolume;
+    const phase = vmi.status.volumeStatus?.find((status) => status.name === name)?.phase;
+    if (claim?.hotpluggable !== true || (phase !== 'MountedToPod' && phase !== 'Ready')) return [];
+    const base = `${paths.hotplugDisks}/${name}`;
+    const disk = { volume: name, device: 'disk', bus: 'scsi' } as const;
+    if (statSync(base, { throwIfNoEntry: false })?.isBlockDevice()) {
+      return [{ ...disk, path: base, plugged: 'block' }];
+    }
+    return existsSync(`${base}.img`) ? [{ ...disk, path: `${base}.img`, plugged: 'file' }] : [];
   });
 }
 
