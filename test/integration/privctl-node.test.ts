@@ -113,7 +113,11 @@ describe.runIf(isRoot)('privctl', () => {
     const { out } = await node.run(['mounts', 'alpha']);
     expect(out).toMatch(/^disk_0 +\S+disk_0\.img/m);
     expect(out).not.toContain('/proc');
-    expect((await node.run(['mounts', 'alpha', '--full'])).out).toMatch(/^- +\/proc/m);
+    const full = (await node.run(['mounts', 'alpha', '--full'])).out;
+    expect(full).toMatch(/^- +\/proc/m);
+    expect(full).toContain('ON THE NODE');
+    const usr = mounts.find(({ mountPoint }: { mountPoint: string }) => mountPoint === '/usr');
+    expect(statSync(usr.nodePath).ino).toBe(statSync('/usr').ino);
   });
 
   it('shows whose the device nodes are', async () => {
