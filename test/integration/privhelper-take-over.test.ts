@@ -63,7 +63,6 @@ describe.runIf(process.getuid?.() === 0)('taking over from virt-handler', () => 
     helper = new HelperProcess(node.podsDir, {
       prefix: ['unshare', '--mount', '--propagation', 'slave', '--'],
     });
-    await helper.start();
   });
   afterAll(async () => {
     await helper?.destroy();
@@ -80,8 +79,11 @@ describe.runIf(process.getuid?.() === 0)('taking over from virt-handler', () => 
     });
     await pod.startImage('kernel-boot-volume', 'kernel-boot', {}, join(base, 'boot'));
     launcherPid = (await startLauncher(pod, { ...vmi, machine: 'fake' })).pid;
+    await helper.start();
   });
   afterEach(async () => {
+    // Its mount namespace may have the number of one that a container had before.
+    await helper.stop('SIGKILL');
     await node.destroyPods();
     expect(await node.leftovers()).toEqual([]);
     for (const name of ['disk', 'boot']) {
@@ -160,6 +162,5 @@ describe.runIf(process.getuid?.() === 0)('taking over from virt-handler', () => 
     }
     expect(mountsOf(launcherPid)).toEqual([]);
     await pod.containers.get('volumedisk0')?.exited;
-    await helper.start();
   });
 });
