@@ -116,7 +116,7 @@ describe('the helper', () => {
     startMs,
   );
 
-  it.each(mounts('virt-privhelper').filter((name) => name !== 'tun' && name !== 'cgroups'))(
+  it.each(mounts('virt-privhelper').filter((name) => name !== 'tun'))(
     'does not start without the mount %s',
     async (name) => {
       use(withoutMount(spec, 'virt-privhelper', name));
