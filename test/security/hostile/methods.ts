@@ -49,8 +49,8 @@ export interface Target {
 
 /**
  * An entry of the pod's volumes and what the method does with it: `connect`: reaches whoever listens there, so
- * anything but a socket of the pod must be refused; `pin`: the same, unless the launcher is pinned; `make`: creates it, puts its own in its place or takes it away; `look`:
- * reports what is there.
+ * anything but a socket of the pod must be refused; `pin`: the same, unless the launcher is pinned; `make`: creates it, puts its own in
+ * its place, gives it an owner or takes it away; `look`: reports what is there.
  */
 export interface Use {
   readonly entry: `${'sockets' | 'public' | 'private' | 'container-disks' | 'hotplug-disks' | 'virtiofs-containers' | 'libvirt-runtime'}/${string}`;
@@ -121,7 +121,7 @@ const bootPeer: Use = { entry: 'container-disks/kernel-boot.sock', how: 'connect
 const bootDirectory: Use = { entry: 'container-disks/kernel-boot', how: 'make' };
 const pluggedNode: Use = { entry: 'hotplug-disks/ram', how: 'make' };
 const plugged: Use = { entry: 'hotplug-disks/srv.img', how: 'make' };
-const virtiofs: Use = { entry: 'virtiofs-containers/fs.sock', how: 'look' };
+const virtiofs: Use = { entry: 'virtiofs-containers/fs.sock', how: 'make' };
 const passt: Use = { entry: passtSocket, how: 'connect' };
 const diskImage: Use = { entry: 'container-disks/disk_0.img', how: 'make' };
 
