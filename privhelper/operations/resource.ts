@@ -1,4 +1,5 @@
 /** ResourceService. */
+import { constants } from 'node:os';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { Code } from '@connectrpc/connect';
 import type {
@@ -97,5 +98,6 @@ function noQemu(monitor: number): CallFailure {
 }
 
 function notFound(operation: string, message: string): CallFailure {
-  return new CallFailure({ code: Code.NotFound, operation, message });
+  const { ESRCH: errno } = constants.errno;
+  return new CallFailure({ code: Code.NotFound, operation, message, errno, errnoName: 'ESRCH' });
 }
