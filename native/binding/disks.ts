@@ -1,0 +1,177 @@
+/** Images and volumes in launcher pods. */
+import type { Call, Launcher } from './call.js';
+
+/** `disk`: `<volume>.img` shows disk.img of the volume; `directory`: `<volume>` shows the volume itself. */
+export type PlugKind = 'disk' | 'directory';
+
+export type FilesystemPlugOutcome = 'plugged' | 'not-ready' | 'missing';
+
+export interface PlugOwner {
+  readonly uid: number;
+  readonly gid: number;
+}
+
+export interface BlockDevice {
+  readonly major: number;
+  readonly minor: number;
+  /** Permission bits. */
+  readonly mode: number;
+}
+
+/** An entry of hotplug-disks: `<volume>.img` or `<volume>`. */
+export interface PluggedEntry {
+  readonly name: string;
+  /** Something is mounted on it. */
+  readonly mounted: boolean;
+  readonly block: boolean;
+}
+
+export type ContainerDiskState = 'absent' | 'not-listening' | 'ready';
+
+/** Each runs whole on one privileged thread. */
+export interface DiskCalls {
+  /** `index` null: of the kernel-boot container. */
+  containerDiskState(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    index: number | null,
+  ): Promise<ContainerDiskState>;
+  /** `imagePath` empty: the only file of /disk. False when mounted already. */
+  mountContainerDisk(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher,
+    index: number,
+    imagePath: string,
+  ): Promise<boolean>;
+  /** A file of the kernel-boot container at kernel-boot/<name>. False when mounted already. */
+  mountKernelArtifact(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher,
+    imagePath: string,
+    name: string,
+  ): Promise<boolean>;
+  /**
+   * The image, open for reading on a read-only mount of its own. `index` null: a file of the kernel-boot
+   * container, whose `imagePath` must be given.
+   */
+  openContainerDisk(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher,
+    index: number | null,
+    imagePath: string,
+  ): Promise<number>;
+  /**
+   * Unmounts container disks and kernel artifacts, removes their mount points and at last their sockets.
+   * `launcher` null: the process is gone and its mounts with it.
+   */
+  unmountContainerDisks(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher | null,
+  ): Promise<boolean>;
+  /**
+   * What is plugged into the launcher after its start, or was once: entries of its hotplug-disks that bear the name of
+   * a volume. `launcher` null: as the host sees them.
+   */
+  listPlugged(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher | null,
+  ): Promise<PluggedEntry[]>;
+  /** Gives what is mounted for the volume, by whomever, to the owner; `absent` when nothing is. */
+  ownPlugged(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher,
+    volume: string,
+    kind: PlugKind,
+    owner: PlugOwner,
+  ): Promise<'absent' | 'unchanged' | 'changed'>;
+  /**
+   * Mounts the volume that the attachment pod has at /<volume>, writable, nosuid, nodev, noexec, and gives it to the
+   * owner. `not-ready`: nobody listens there, or there is no such volume; `missing`: it has no disk.img.
+   */
+  plugFilesystem(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher,
+    attachmentPodUid: string,
+    volume: string,
+    kind: PlugKind,
+    owner: PlugOwner,
+  ): Promise<FilesystemPlugOutcome>;
+  /** The volume's device node in the launcher pod, null when there is none. Refuses what is no block device. */
+  pluggedDevice(call: Call, podsDir: number, podUid: string, volume: string): Promise<BlockDevice | null>;
+  /** The only device that the attachment pod has for the volume. */
+  attachedDevice(
+    call: Call,
+    podsDir: number,
+    attachmentPodUid: string,
+    volume: string,
+  ): Promise<BlockDevice | 'not-ready' | 'missing'>;
+  /** Makes the device node unless it is there, and gives it to the owner. False when nothing was to be done. */
+  plugBlock(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    volume: string,
+    device: BlockDevice,
+    owner: PlugOwner,
+  ): Promise<boolean>;
+  /**
+   * Takes every mount off an entry, in the launcher and on the host, then the entry away. `launcher` null: the process
+   * is gone and its mounts with it.
+   */
+  unplug(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher | null,
+    name: string,
+  ): Promise<boolean>;
+  /**
+   * Looks for an image in a volume of vmi-disks, which must be a mount of its own. Anything but a regular file of
+   * that mount is refused; an image that an earlier call did not live to give away counts as missing. `file`
+   * empty: the directory itself, which exists.
+   */
+  vmiDiskState(
+    call: Call,
+    launcher: Launcher,
+    volume: string,
+    file: string,
+  ): Promise<{ readonly exists: boolean; readonly availableBytes: bigint }>;
+  /** Makes an image of `size` bytes without data, owner uid:gid, mode 0644. False when there is one, left untouched. */
+  createVmiDisk(
+    call: Call,
+    launcher: Launcher,
+    volume: string,
+    file: string,
+    size: bigint,
+    uid: number,
+    gid: number,
+  ): Promise<boolean>;
+  /**
+   * Gives the directory of a volume of vmi-disks away. `foreign`: it is not the root of a volume that kubelet
+   * mounted for this pod, so it was left alone.
+   */
+  claimVmiDisks(
+    call: Call,
+    podsDir: number,
+    podUid: string,
+    launcher: Launcher,
+    volume: string,
+    uid: number,
+    gid: number,
+  ): Promise<'claimed' | 'already-owned' | 'foreign'>;
+}
