@@ -105,18 +105,6 @@ export const table = [
     storage.unmountContainerDisks,
   ),
   unary(StorageService.method.statIso, imageCheck.statIso, 'launcher', storage.statIso),
-
-  unary(
-    HotplugService.method.plugFilesystem,
-    hotplugCheck.plugFilesystem,
-    'launcher',
-    hotplug.plugFilesystem,
-  ),
-  unary(HotplugService.method.plugBlock, hotplugCheck.plugBlock, 'launcher', hotplug.plugBlock),
-  unary(HotplugService.method.list, check.podOnly, 'launcher', hotplug.list),
-  unary(HotplugService.method.unplug, hotplugCheck.unplug, 'launcher', hotplug.unplug),
-  unary(HotplugService.method.unplugAll, check.podOnly, 'launcher or hotplug record', hotplug.unplugAll),
-
   unary(
     StorageService.method.ensureHostDisk,
     vmiDiskCheck.ensureHostDisk,
@@ -129,6 +117,17 @@ export const table = [
     'launcher',
     vmiDisks.claimVolumeDirectory,
   ),
+
+  unary(
+    HotplugService.method.plugFilesystem,
+    hotplugCheck.plugFilesystem,
+    'launcher',
+    hotplug.plugFilesystem,
+  ),
+  unary(HotplugService.method.plugBlock, hotplugCheck.plugBlock, 'launcher', hotplug.plugBlock),
+  unary(HotplugService.method.list, check.podOnly, 'launcher', hotplug.list),
+  unary(HotplugService.method.unplug, hotplugCheck.unplug, 'launcher', hotplug.unplug),
+  unary(HotplugService.method.unplugAll, check.podOnly, 'launcher or hotplug record', hotplug.unplugAll),
 
   unary(DeviceService.method.claim, deviceCheck.claim, 'launcher', device.claim),
   unary(DeviceService.method.setPolicy, deviceCheck.setPolicy, 'launcher', setPolicy),

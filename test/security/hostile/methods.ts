@@ -3,27 +3,11 @@
  * the method uses, and what is wrong for a field beyond what is wrong for every field of its type
  * (variations.ts). A method of the dispatch tables that has no line here fails the suite.
  */
-import {
-  create,
-  type DescMessage,
-  type DescMethod,
-  type Message,
-  type MessageInitShape,
-  type MessageShape,
-  toBinary,
-} from '@bufbuild/protobuf';
+import { create, toBinary } from '@bufbuild/protobuf';
 import { Device, DeviceService } from '../../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { HelperService } from '../../../gen/virtprivsep/privhelper/v1/helper_pb.js';
 import { HotplugService, PlugKind } from '../../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import { InspectService } from '../../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
-import {
-  type ApplyRequest,
-  type Attachment,
-  type MasqueradeBinding,
-  MigrationSide,
-  NetworkService,
-  Protocol,
-} from '../../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { IdentifyRequestSchema, PodService } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { PodProcess, ResourceService } from '../../../gen/virtprivsep/privhelper/v1/resource_pb.js';
 import { PodListener, PodSocket, SocketService } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
@@ -35,43 +19,8 @@ import {
 import { methodName } from '../../../privhelper/declarations.js';
 import { type Entry, inspection, type Subject, table } from '../../../privhelper/dispatch.js';
 import { blockVolume, claimVolume } from '../../integration/privhelper-fixture.js';
-import { passtSocket } from './pod.js';
-
-/** What a request is made for. */
-export interface Target {
-  readonly podUid: string;
-  readonly vmiUid: string;
-  /** A pod that holds volumes which are plugged into the VM. */
-  readonly attachmentPodUid: string;
-  /** Path of a container-disk image, as the container-disk process sees it. */
-  readonly image: string;
-}
-
-/**
- * An entry of the pod's volumes and what the method does with it: `connect`: reaches whoever listens there, so
- * anything but a socket of the pod must be refused; `pin`: the same, unless the launcher is pinned; `make`: creates it, puts its own in
- * its place, gives it an owner or takes it away; `look`: reports what is there.
- */
-export interface Use {
-  readonly entry: `${'sockets' | 'public' | 'private' | 'container-disks' | 'hotplug-disks' | 'virtiofs-containers' | 'libvirt-runtime'}/${string}`;
-  readonly how: 'connect' | 'pin' | 'make' | 'look';
-}
-
-/** A change that makes a request wrong, and the field that the refusal must name. */
-export interface Wrong {
-  readonly field: string;
-  readonly change: (request: Message) => void;
-}
-
-interface Line {
-  readonly method: DescMethod;
-  readonly request: (target: Target) => Message;
-  readonly encode: (target: Target) => Uint8Array;
-  readonly uses: readonly Use[];
-  readonly wrong: readonly Wrong[];
-  /** Text fields in which only NUL and length are wrong. */
-  readonly anyText: readonly string[];
-}
+import { type Line, launcher, line, pod, type Target, type Use } from './line.js';
+import { networkLines } from './network-lines.js';
 
 export interface HostileMethod extends Line {
   readonly name: string;
@@ -81,39 +30,13 @@ export interface HostileMethod extends Line {
   readonly socket: 'helper.sock' | 'ctl.sock';
 }
 
-interface More<I extends DescMessage> {
-  readonly uses?: readonly Use[];
-  readonly wrong?: readonly (readonly [field: string, change: (request: MessageShape<I>) => void])[];
-  readonly anyText?: readonly string[];
-}
-
-function line<I extends DescMessage>(
-  method: DescMethod & { readonly input: I },
-  request: (target: Target) => MessageInitShape<I>,
-  { uses = [], wrong = [], anyText = [] }: More<I> = {},
-): Line {
-  return {
-    method,
-    request: (target) => create(method.input, request(target)),
-    encode: (target) => toBinary(method.input, create(method.input, request(target))),
-    uses,
-    // The pairing of method and change is made here, so the types meet again.
-    wrong: wrong.map(([field, change]) => ({ field, change: change as (request: Message) => void })),
-    anyText,
-  };
-}
-
 const nothing = () => ({});
-const pod = ({ podUid, vmiUid }: Target) => ({ pod: { podUid, vmiUid } });
 const podUid = ({ podUid }: Target) => ({ podUid });
 
-const launcher: Use = { entry: 'sockets/launcher-sock', how: 'pin' };
 const command: Use = { entry: 'sockets/launcher-sock', how: 'connect' };
 const seen: Use = { entry: 'sockets/launcher-sock', how: 'look' };
 const marker: Use = { entry: 'sockets/launcher-unresponsive', how: 'make' };
 const notify: Use = { entry: 'public/domain-notify-pipe.sock', how: 'make' };
-const record: Use = { entry: 'private/vif-cache-net1.json', how: 'make' };
-const droppedRecord: Use = { entry: 'private/vif-cache-net7.json', how: 'make' };
 const diskSocket: Use = { entry: 'container-disks/disk_0.sock', how: 'look' };
 const diskPeer: Use = { entry: 'container-disks/disk_0.sock', how: 'connect' };
 const iso: Use = { entry: 'private/config-map-disks/config.iso', how: 'look' };
@@ -122,7 +45,6 @@ const bootDirectory: Use = { entry: 'container-disks/kernel-boot', how: 'make' }
 const pluggedNode: Use = { entry: 'hotplug-disks/ram', how: 'make' };
 const plugged: Use = { entry: 'hotplug-disks/srv.img', how: 'make' };
 const virtiofs: Use = { entry: 'virtiofs-containers/fs.sock', how: 'make' };
-const passt: Use = { entry: passtSocket, how: 'connect' };
 const diskImage: Use = { entry: 'container-disks/disk_0.img', how: 'make' };
 
 interface Container {
@@ -156,21 +78,6 @@ const volumesOfNone = ['dev', 'path', 'proc', 'sys'].map(
       },
     ] as const,
 );
-
-/** A change of one attachment of a network set-up. */
-function attachment(at: number, field: string, change: (attachment: Attachment) => void) {
-  const inRequest = ({ attachments }: ApplyRequest) => {
-    const found = attachments[at];
-    if (found !== undefined) change(found);
-  };
-  return [`attachments[${at}].${field}`, inRequest] as const;
-}
-
-function masquerade(field: string, change: (binding: MasqueradeBinding) => void) {
-  return attachment(0, `masquerade.${field}`, ({ binding }) => {
-    if (binding.case === 'masquerade') change(binding.value);
-  });
-}
 
 const lines: readonly Line[] = [
   line(HelperService.method.health, nothing),
@@ -225,45 +132,7 @@ const lines: readonly Line[] = [
     uses: [notify],
   }),
 
-  line(NetworkService.method.observe, pod, { uses: [launcher] }),
-  line(NetworkService.method.repairPasst, (target) => ({ ...pod(target), side: MigrationSide.SOURCE }), {
-    uses: [launcher, passt],
-  }),
-  line(NetworkService.method.apply, (target) => ({ ...pod(target), ...network }), {
-    uses: [launcher, record, droppedRecord],
-    wrong: [
-      attachment(0, 'binding', (a) => {
-        a.binding = { case: undefined };
-      }),
-      ...['lo', 'a'.repeat(16), 'longer-name1'].map((name) =>
-        attachment(0, 'pod_interface', (a) => {
-          a.podInterface = name;
-        }),
-      ),
-      attachment(0, 'index', (a) => {
-        a.index = 100;
-      }),
-      attachment(0, 'queues', (a) => {
-        a.queues = 257;
-      }),
-      attachment(1, 'primary', (a) => {
-        a.primary = true;
-      }),
-      attachment(1, 'network', (a) => {
-        a.network = 'default';
-      }),
-      ...['8.8.8.0/24', '0.0.0.0/0', '10.0.2.0/31', '10.0.2.0/33', '10.0.2.256/24', '::/64'].map((cidr) =>
-        masquerade('ipv4_cidr', (binding) => {
-          binding.ipv4Cidr = cidr;
-        }),
-      ),
-      ...[0, 65536].map((port) =>
-        masquerade('ports[0].port', ({ ports: [first] }) => {
-          if (first !== undefined) first.port = port;
-        }),
-      ),
-    ],
-  }),
+  ...networkLines,
 
   line(StorageService.method.statContainerDisk, (target) => ({ ...pod(target), ...firstDisk }), {
     uses: [launcher, diskSocket],
@@ -516,45 +385,6 @@ const lines: readonly Line[] = [
     },
   ),
 ];
-
-/** One interface of each binding, with every field set. */
-const network = {
-  attachments: [
-    {
-      network: 'default',
-      podInterface: 'eth0',
-      primary: true,
-      index: 1,
-      queues: 2,
-      binding: {
-        case: 'masquerade',
-        value: {
-          ipv4Cidr: '10.0.2.0/24',
-          ipv6Cidr: 'fd10:0:2::/120',
-          ports: [{ protocol: Protocol.TCP, port: 22, endPort: 23 }],
-        },
-      },
-    },
-    {
-      network: 'second',
-      podInterface: 'net1',
-      index: 2,
-      binding: {
-        case: 'bridge',
-        value: {
-          dhcp: {
-            address: '192.168.77.2/24',
-            mac: '02:00:00:00:00:01',
-            gateway: '192.168.77.1',
-            routes: [{ destination: '10.9.0.0/16', gateway: '192.168.77.1' }],
-          },
-        },
-      },
-    },
-  ],
-  detachments: [{ network: 'third', podInterface: 'net7' }],
-  passt: true,
-} satisfies MessageInitShape<typeof NetworkService.method.apply.input>;
 
 const named = new Map(lines.map((each) => [methodName(each.method), each]));
 

@@ -24,7 +24,7 @@ import {
   qemuUser,
   TestPod,
 } from '../../integration/privhelper-fixture.js';
-import type { Target } from './methods.js';
+import type { Target } from './line.js';
 
 export type Behaviour = 'close' | 'echo' | 'mute' | 'drip' | 'flood';
 

@@ -6,7 +6,8 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import { ConnectResponseSchema } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { run, waitFor } from '../../harness/pods/run.js';
 import { processorTime, ticksPerSecond } from './host-snapshot.js';
-import { type HostileMethod, methodNamed, methods, type Use } from './methods.js';
+import type { Use } from './line.js';
+import { type HostileMethod, methodNamed, methods } from './methods.js';
 import type { WholePod } from './pod.js';
 import { World } from './world.js';
 

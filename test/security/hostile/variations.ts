@@ -7,7 +7,8 @@ import {
   ScalarType,
   toBinary,
 } from '@bufbuild/protobuf';
-import type { HostileMethod, Target } from './methods.js';
+import type { Target } from './line.js';
+import type { HostileMethod } from './methods.js';
 
 export interface Variation {
   readonly what: string;
