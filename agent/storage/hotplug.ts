@@ -113,15 +113,25 @@ export class HelperHotplugVolumes implements HotplugVolumes {
     }
     const wanted = wantedVolumes(vmi, this.#options.node);
     const failures: Error[] = [];
-    let blockUnplugged = false;
-    for (const { volume, kind } of recorded) {
+    const unplug = (volume: string, kind: VolumeKind) =>
+      explained(`volume ${volume}`, () => this.#options.helper.unplug(pod, volume, kind));
+    const undenied: PluggedVolume[] = [];
+    for (const each of recorded) {
+      const { volume, kind, plugged } = each;
       if (attached.has(volume) || sameEntry(wanted.get(volume), kind)) continue;
+      // What has no node any more is what an agent did not live to deny.
+      const mayBeAllowed = kind === 'block' || (kind === 'directory' && !plugged);
       await attempt(failures, async () => {
-        await explained(`volume ${volume}`, () => this.#options.helper.unplug(pod, volume, kind));
-        blockUnplugged ||= kind === 'block';
+        if (kind !== 'directory' || plugged) await unplug(volume, kind);
+        if (mayBeAllowed) undenied.push(each);
       });
     }
-    if (blockUnplugged) await attempt(failures, () => this.#applyPolicy(vmi));
+    if (undenied.length > 0) {
+      await attempt(failures, async () => {
+        await this.#applyPolicy(vmi);
+        for (const { volume, kind } of undenied) await unplug(volume, kind);
+      });
+    }
     if (failures.length > 0) {
       throw new Error(
         `failed to cleanup hotplug mounts for VMI ${vmi.metadata.name}: ${failures.map(message).join('\n')}`,

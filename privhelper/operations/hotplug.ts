@@ -223,6 +223,10 @@ export function list(
   });
 }
 
+/**
+ * A device stays recorded until a call finds its node gone: whoever unplugs it is to deny it first, and is told of it
+ * again if it did not live to do so.
+ */
 export function unplug(
   { native, podsDir, pods, hotplugRecords, plugged }: Helper,
   invocation: Invocation,
@@ -231,9 +235,9 @@ export function unplug(
   return pods.withLauncher(invocation, ref, async (launcher) => {
     const name = entryName(ref);
     const gone = await native.unplug(invocation.call, podsDir, ref.podUid, launcher, name);
-    if (ref.kind !== 'disk') plugged.forget(ref.podUid, ref.volume);
-    const forgotten = hotplugRecords.remove(ref, name);
-    return { changed: gone || forgotten };
+    const denied = ref.kind !== 'disk' && plugged.forget(ref.podUid, ref.volume);
+    const forgotten = !denied && hotplugRecords.remove(ref, name);
+    return { changed: gone || denied || forgotten };
   });
 }
 

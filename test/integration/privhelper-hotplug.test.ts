@@ -378,7 +378,11 @@ describe.runIf(process.getuid?.() === 0)('hot-plugged volumes', () => {
       expect(await unplug('block', PlugKind.BLOCK)).toBe(true);
       expect(existsSync(hostPath('block'))).toBe(false);
       expect(remembered()).toEqual([]);
+      // Whoever has it unplugged is to deny it before it is forgotten.
+      expect(await list()).toEqual([['block', 'DIRECTORY', false, true]]);
+      expect(await unplug('block', PlugKind.BLOCK)).toBe(true);
       expect(existsSync(record())).toBe(false);
+      expect(await unplug('block', PlugKind.BLOCK)).toBe(false);
     });
 
     it('wait for the attachment pod and its device', async () => {

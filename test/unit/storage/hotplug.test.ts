@@ -37,8 +37,11 @@ class FakeHotplugHelper implements HotplugHelper {
   async unplug(_pod: PodRef, volume: string, kind: VolumeKind) {
     this.calls.push(`unplug ${volume} ${kind}`);
     if (this.stuck.has(volume)) throw new Error(`${volume} is stuck`);
-    this.plugged = this.plugged.filter((each) => each.volume !== volume);
-    return true;
+    const found = this.plugged.find((each) => each.volume === volume);
+    this.plugged = this.plugged.filter((each) => each !== found);
+    // A device stays recorded until a call finds its node gone.
+    if (found?.kind === 'block') this.plugged.push({ ...found, kind: 'directory', plugged: false });
+    return found !== undefined;
   }
 
   async unplugAll({ podUid }: PodRef) {
@@ -62,6 +65,8 @@ let policyError: Error | undefined;
 let local: Set<string>;
 let pods: string[];
 let volumes: HelperHotplugVolumes;
+/** As an agent that starts has them. */
+let start: () => HelperHotplugVolumes;
 
 beforeEach(() => {
   helper = new FakeHotplugHelper();
@@ -71,16 +76,19 @@ beforeEach(() => {
   policyError = undefined;
   const apply = async () => {
     if (policyError !== undefined) throw policyError;
-    policies.push(helper.plugged.map(({ volume }) => volume).join(' '));
+    const nodes = helper.plugged.filter(({ plugged }) => plugged);
+    policies.push(nodes.map(({ volume }) => volume).join(' '));
   };
-  volumes = new HelperHotplugVolumes({
-    helper,
-    devices: { apply },
-    node: 'me',
-    hasVolumes: (podUid) => local.has(podUid),
-    podsOf: () => pods,
-    log: silentLog(),
-  });
+  start = () =>
+    new HelperHotplugVolumes({
+      helper,
+      devices: { apply },
+      node: 'me',
+      hasVolumes: (podUid) => local.has(podUid),
+      podsOf: () => pods,
+      log: silentLog(),
+    });
+  volumes = start();
 });
 
 /** Hot-plugged claims, by name: in the spec, in the status, or in both. */
@@ -211,6 +219,23 @@ describe('hot-plugged volumes of a pod', () => {
       await volumes.unmount(block(['a', 'c'], ['a', 'b', 'c']), none);
       expect(helper.calls.at(-1)).toBe('unplug b block');
       expect(policies).toEqual(['a b', 'a b c', 'a c']);
+      expect(helper.plugged.map(({ volume }) => volume)).toEqual(['a', 'c']);
+    });
+
+    it('STO-018 are denied by the next agent when one has taken the node away and did not live to deny it', async () => {
+      await volumes.mount(block(['a', 'b']));
+      policyError = new Error('killed');
+      const removed = block(['a'], ['a', 'b']);
+      await expect(volumes.unmount(removed, none)).rejects.toThrow('killed');
+      volumes = start();
+      await expect(volumes.unmount(removed, none)).rejects.toThrow('killed');
+      expect(policies).toEqual(['a b']);
+      policyError = undefined;
+      await volumes.unmount(removed, none);
+      expect(policies).toEqual(['a b', 'a']);
+      expect(helper.plugged.map(({ volume }) => volume)).toEqual(['a']);
+      await volumes.unmount(removed, none);
+      expect(policies).toEqual(['a b', 'a']);
     });
 
     it('are tried again with the policy that could not be applied', async () => {
