@@ -7,9 +7,10 @@ import { cpus, release } from 'node:os';
 import { join } from 'node:path';
 import { runInNetns } from '../harness/pods/network.js';
 import { System, type Vm } from '../harness/system/system.js';
+import { bareLoopMs } from './bare-loop.js';
 import { forkedMountMs, startManyDisks } from './container-disk.js';
 import { Measurer } from './measurer.js';
-import { bareNetworkMs, buildBareLoop, forkedNetworkMs } from './network.js';
+import { forkedNetworkMs } from './network.js';
 import { measureScale, scaleDefaults, scaleReport } from './scale.js';
 import { endVms, type Start, startOneByOne, startSteps, startTogether } from './start.js';
 import { median, quantile } from './statistics.js';
@@ -99,6 +100,21 @@ async function measureManyDisks(system: System, measurer: Measurer, vms: Vm[]): 
   return measurer.measure({ measure: 'container disks', count: manyDisks, pod });
 }
 
+/** As many disks of another pod, mounted by a bare loop. Milliseconds. */
+async function bareDiskMs(system: System): Promise<number> {
+  const vm = await system.createVm({ name: 'bare-disks', machine: 'fake' });
+  try {
+    const image = join(system.node.root, 'image');
+    writeFileSync(image, 'image');
+    await startManyDisks(vm.pod, image, manyDisks);
+    const args = [system.node.podsDir, vm.pod.uid, String(manyDisks)];
+    return await bareLoopMs('privsep_disk_bench', 'container disk', args);
+  } finally {
+    await vm.pod.destroy();
+    system.api.store.delete('virtualmachineinstances', vm.namespace, vm.name);
+  }
+}
+
 /** So that a set-up has both families. */
 async function addIpv6(vm: Vm): Promise<void> {
   await runInNetns(vm.launcher.pid, 'ip', ['addr', 'add', 'fd00:244::1/64', 'dev', 'eth0', 'nodad']);
@@ -117,14 +133,16 @@ async function addLinks(vm: Vm, from: number, to: number): Promise<void> {
 
 interface Without {
   readonly bareNetworkMs: number;
+  readonly bareDiskMs: number;
   readonly forkedNetworkMs: number;
   readonly forkedMountMs: number;
 }
 
 async function measureWithout(system: System): Promise<Without> {
-  progress('the same network by a bare loop and by forked programs');
+  progress('the same networks and disks by bare loops and by forked programs');
   return {
-    bareNetworkMs: await bareNetworkMs(await buildBareLoop(), setUps),
+    bareNetworkMs: await bareLoopMs('privsep_net_bench', 'masquerade set-up', [String(setUps)]),
+    bareDiskMs: await bareDiskMs(system),
     forkedNetworkMs: await forkedNetworkMs(setUps),
     forkedMountMs: await forkedMountMs(join(system.node.root, 'forked-mounts'), setUps),
   };
@@ -178,7 +196,8 @@ function ratios(calls: Calls, without: Without, starts: Starts): string {
     [
       ratioRow('pod network, both families', network, 'bare C++ loop', without.bareNetworkMs, '<= 1.5'),
       ratioRow('', network, 'forked ip and nft', without.forkedNetworkMs),
-      ratioRow('container disk', median(calls.containerDisk), 'forked mount', without.forkedMountMs),
+      ratioRow('container disk', median(calls.containerDisks), 'bare C++ loop', without.bareDiskMs, '<= 2'),
+      ratioRow('', median(calls.containerDisks), 'forked mount', without.forkedMountMs),
       ratioRow('VMI seen to sync sent', totals(starts.single), 'stock, one VM', stock.singleMs),
       ratioRow(`the same, ${together} at once`, totals(starts.together), 'stock', stock.togetherMs),
       ratioRow('processor time a VM', starts.singleCpuMs, 'stock', stock.cpuMs),

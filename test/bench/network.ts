@@ -1,27 +1,6 @@
-/** The same pod network without the helper: made by a bare loop in C++, and by forking ip(8) and nft(8). */
-import { join } from 'node:path';
-import { repositoryRoot } from '../harness/pods/bundle.js';
+/** The same pod network made by forking ip(8) and nft(8). */
 import { run } from '../harness/pods/run.js';
 import { median } from './statistics.js';
-
-const buildMs = 600_000;
-
-/** Builds the loop beside the addon; seconds at the first time, nothing later. */
-export async function buildBareLoop(): Promise<string> {
-  const root = repositoryRoot();
-  const build = join(root, 'build', 'bench');
-  await run('cmake', ['-S', join(root, 'native'), '-B', build, '-DCMAKE_BUILD_TYPE=Release']);
-  await run('cmake', ['--build', build, '--target', 'privsep_net_bench', '-j2'], buildMs);
-  return join(build, 'privsep_net_bench');
-}
-
-/** Median of the set-up in a fresh namespace, milliseconds. */
-export async function bareNetworkMs(program: string, rounds: number): Promise<number> {
-  const output = await run(program, [String(rounds)]);
-  const microseconds = /set-up us: median (\d+)/.exec(output)?.[1];
-  if (microseconds === undefined) throw new Error(`unexpected output of ${program}: ${output}`);
-  return Number(microseconds) / 1000;
-}
 
 /** The end state that the helper makes, in the words of scripts. */
 const setUp = `
