@@ -1,8 +1,8 @@
 # A boot loader for iPXE's ipxe.lkrn and an initrd that holds its script, on a raw disk (Linux boot protocol,
 # Documentation/arch/x86/boot.rst). Before that it can install a small resident handler, so that a guest which
 # knows nothing of ACPI obeys the power button: at each timer tick it looks at the power button's status bit
-# and, once that is set, enters the soft-off state. To a second disk, if there is one, it writes a mark, which it reads
-# back and shows.
+# and, once that is set, enters the soft-off state. To a second disk, if there is one and it is none to boot from, it
+# writes a mark, which it reads back and shows.
 #
 # The disk: this loader in the first 2 KiB, then kernel and initrd where the block at `layout` says.
 
@@ -144,6 +144,8 @@ use_second_disk:
         jc 1f
         mov ax, CHUNK_SEGMENT
         mov es, ax
+        cmp word ptr es:[510], 0xaa55
+        je 1f
         xor di, di
         mov si, offset mark_text
         mov cx, MARK_BYTES
