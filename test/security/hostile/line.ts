@@ -43,18 +43,21 @@ export interface Line {
   readonly wrong: readonly Wrong[];
   /** Text fields in which only NUL and length are wrong. */
   readonly anyText: readonly string[];
+  /** The pods here have no QEMU, so the method at best says that there is none (ESRCH, not refused). */
+  readonly wantsQemu: boolean;
 }
 
 interface More<I extends DescMessage> {
   readonly uses?: readonly Use[];
   readonly wrong?: readonly (readonly [field: string, change: (request: MessageShape<I>) => void])[];
   readonly anyText?: readonly string[];
+  readonly wantsQemu?: boolean;
 }
 
 export function line<I extends DescMessage>(
   method: DescMethod & { readonly input: I },
   request: (target: Target) => MessageInitShape<I>,
-  { uses = [], wrong = [], anyText = [] }: More<I> = {},
+  { uses = [], wrong = [], anyText = [], wantsQemu = false }: More<I> = {},
 ): Line {
   return {
     method,
@@ -64,6 +67,7 @@ export function line<I extends DescMessage>(
     // The pairing of method and change is made here, so the types meet again.
     wrong: wrong.map(([field, change]) => ({ field, change: change as (request: Message) => void })),
     anyText,
+    wantsQemu,
   };
 }
 

@@ -340,6 +340,7 @@ const lines: readonly Line[] = [
     ],
   }),
   line(ResourceService.method.scheduleVcpus, (target) => ({ ...pod(target), vcpus: [0] }), {
+    wantsQemu: true,
     uses: [launcher],
     wrong: [
       [
@@ -357,6 +358,7 @@ const lines: readonly Line[] = [
     ],
   }),
   line(ResourceService.method.affinePit, (target) => ({ ...pod(target), realtime: true }), {
+    wantsQemu: true,
     uses: [launcher],
   }),
 
