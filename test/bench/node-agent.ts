@@ -1,7 +1,7 @@
-/** The agent as a process of its own, over a helper that hands out paths. Answers questions about its memory. */
-
+/** The agent as a process of its own, over a helper that hands out paths. Answers questions about itself. */
 import { rm } from 'node:fs/promises';
 import { connect, type Socket } from 'node:net';
+import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { runAgent } from '../../agent/agent.js';
 import { parseFlags } from '../../agent/flags.js';
 import type { DescriptorChannel } from '../../agent/helper/descriptors.js';
@@ -13,6 +13,14 @@ export interface MemoryReport {
   readonly rss: number;
   readonly descriptors: number;
 }
+
+/** How late timers were since the question before, milliseconds. */
+export interface LoopDelay {
+  readonly p99: number;
+  readonly max: number;
+}
+
+export type Question = 'memory' | 'loop delay';
 
 /** Sent once the caches are complete. */
 const readyMessage = 'ready';
@@ -35,12 +43,24 @@ const paths: DescriptorChannel = {
 
 const stop = new AbortController();
 process.once('SIGTERM', () => stop.abort());
-process.on('message', () => {
+const loopDelay = monitorEventLoopDelay({ resolution: 1 });
+loopDelay.enable();
+
+process.on('message', (question: Question) => {
+  process.send?.(question === 'memory' ? memory() : delay());
+});
+
+function memory(): MemoryReport {
   globalThis.gc?.();
   const { heapUsed, rss } = process.memoryUsage();
-  const report: MemoryReport = { heapUsed, rss, descriptors: process.getActiveResourcesInfo().length };
-  process.send?.(report);
-});
+  return { heapUsed, rss, descriptors: process.getActiveResourcesInfo().length };
+}
+
+function delay(): LoopDelay {
+  const report = { p99: loopDelay.percentile(99) / 1e6, max: loopDelay.max / 1e6 };
+  loopDelay.reset();
+  return report;
+}
 
 await runAgent(
   {

@@ -11,7 +11,7 @@ import { FakeMachine } from '../harness/launcher/fake-machine.js';
 import { Launcher } from '../harness/launcher/launcher.js';
 import type { Machine } from '../harness/launcher/machine.js';
 import { launcherTimes } from '../harness/launcher/notifier.js';
-import type { MemoryReport } from './node-agent.js';
+import type { LoopDelay, MemoryReport, Question } from './node-agent.js';
 import { ScaleHelper } from './scale-helper.js';
 
 const nodeName = 'node01';
@@ -133,12 +133,21 @@ export class ScaleNode {
   }
 
   async memory(): Promise<MemoryReport> {
+    return (await this.ask('memory')) as MemoryReport;
+  }
+
+  /** Since the last time that it was asked. */
+  async loopDelay(): Promise<LoopDelay> {
+    return (await this.ask('loop delay')) as LoopDelay;
+  }
+
+  private async ask(question: Question): Promise<unknown> {
     const agent = this.#agent;
     if (agent === undefined) throw new Error('no agent runs');
     const answer = once(agent, 'message');
-    agent.send('memory');
+    agent.send(question);
     const [report] = await answer;
-    return report as MemoryReport;
+    return report;
   }
 
   async stopAgent(): Promise<void> {

@@ -1,5 +1,6 @@
 /** What a node with hundreds of VMs costs the agent, and whether one launcher that hangs costs the others. */
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { LoopDelay } from './node-agent.js';
 import { ScaleNode, type ScaleVm } from './scale-node.js';
 import { median, quantile } from './statistics.js';
 import { megabytes, milliseconds, table } from './table.js';
@@ -16,6 +17,8 @@ export interface ScaleResult {
   /** From all VMIs being Scheduled to all of them Running. */
   readonly startMs: number;
   readonly startCpuMs: number;
+  /** Of the agent's event loop meanwhile. */
+  readonly startLoopDelay: LoopDelay;
   /** A new agent on a node whose VMs run: until its caches are complete. */
   readonly restartMs: number;
   readonly restartCpuMs: number;
@@ -46,12 +49,14 @@ export async function measureScale(options: ScaleOptions = scaleDefaults): Promi
     await node.startAgent(noResyncSeconds);
     await sleep(settleMs);
     const empty = await node.memory();
+    await node.loopDelay();
 
     const start = await measured(node, async () => {
       const vms = await addVms(node, options.vms);
       await Promise.all(vms.map(({ name }) => node.until(name, ({ status }) => status?.phase === 'Running')));
       return vms;
     });
+    const startLoopDelay = await node.loopDelay();
     await sleep(settleMs);
     const full = await node.memory();
     const writesBefore = writes(node);
@@ -73,6 +78,7 @@ export async function measureScale(options: ScaleOptions = scaleDefaults): Promi
       vms: options.vms,
       startMs: start.ms,
       startCpuMs: start.cpuMs,
+      startLoopDelay,
       restartMs: restart.ms,
       restartCpuMs: restart.cpuMs,
       idleCpuPercent: (100 * idle.cpuMs) / idle.ms,
@@ -94,10 +100,12 @@ export function scaleReport(result: ScaleResult): string {
   const cpu = (wall: number, used: number) => `${milliseconds(wall)} (CPU ${milliseconds(used)})`;
   const spread = (values: readonly number[]) =>
     `${milliseconds(median(values))} / ${milliseconds(quantile(values, 0.99))}`;
+  const { p99, max } = result.startLoopDelay;
   return table(
     [`${result.vms} VMs on one node`, 'agent'],
     [
       ['all started at once', cpu(result.startMs, result.startCpuMs)],
+      ['event loop late meanwhile, p99 / most', `${milliseconds(p99)} / ${milliseconds(max)}`],
       ['restart until the caches are complete', cpu(result.restartMs, result.restartCpuMs)],
       ['CPU while idle', `${result.idleCpuPercent.toFixed(2)} %`],
       ['CPU of a resync of all launchers', milliseconds(result.resyncCpuMs)],

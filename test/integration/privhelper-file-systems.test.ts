@@ -1,9 +1,12 @@
 /** Container disks whose images lie on all kinds of file systems, and kubelet directories in all kinds of places. */
 import {
+  existsSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   rmSync,
+  statSync,
   symlinkSync,
   truncateSync,
   writeFileSync,
@@ -11,9 +14,11 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { HotplugService, PlugKind } from '../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import { InspectService } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { startLauncher } from '../harness/launcher/start.js';
+import { createAttachment } from '../harness/pods/attachment.js';
 import { unmountBelow } from '../harness/pods/mounts.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
 import type { Pod } from '../harness/pods/pod.js';
@@ -208,6 +213,49 @@ describe.runIf(process.getuid?.() === 0)('container disks', () => {
     },
   );
 
+  /** A claim with a file system and a device are plugged and unplugged. `recorded`: the pod's directory for the record. */
+  async function expectPlugs(
+    helper: HelperProcess,
+    pod: Pod,
+    launcherPid: number,
+    recorded: string,
+  ): Promise<void> {
+    const claim = join(base, 'claim');
+    mkdirSync(claim, { recursive: true });
+    writeFileSync(join(claim, 'disk.img'), 'claim');
+    const attachment = await createAttachment(node, {
+      podIP: '10.244.2.77',
+      // A RAM disk's numbers: nothing of the host is behind them.
+      claims: [
+        { name: 'data', directory: claim },
+        { name: 'block', device: { major: 1, minor: 15 } },
+      ],
+    });
+    const ref = { podUid: pod.uid, vmiUid: vmi.vmiUid };
+    const from = { pod: ref, attachmentPodUid: attachment.uid };
+    const hotplug = helper.client(HotplugService);
+    const shown = `/proc/${launcherPid}/root/run/kubevirt/hotplug-disks`;
+    const record = join(helper.hotplugStateDir, vmi.vmiUid);
+
+    await hotplug.plugFilesystem({ ...from, volume: 'data', kind: PlugKind.DISK });
+    await hotplug.plugBlock({ ...from, volume: 'block' });
+    expect(readFileSync(join(shown, 'data.img'), 'utf8')).toBe('claim');
+    expect(statSync(join(shown, 'block')).isBlockDevice()).toBe(true);
+    const entries: { targetFile: string }[] = JSON.parse(readFileSync(record, 'utf8')).mountTargetEntries;
+    const volume = join(recorded, 'volumes/kubernetes.io~empty-dir/hotplug-disks');
+    expect(entries.map(({ targetFile }) => targetFile)).toEqual([
+      join(volume, 'data.img'),
+      join(volume, 'block'),
+    ]);
+
+    await attachment.destroy();
+    await hotplug.unplug({ pod: ref, volume: 'data', kind: PlugKind.DISK });
+    // The node, then the record.
+    for (let i = 0; i < 2; i++) await hotplug.unplug({ pod: ref, volume: 'block', kind: PlugKind.BLOCK });
+    expect(readdirSync(shown)).toEqual([]);
+    expect(existsSync(record)).toBe(false);
+  }
+
   it.each(['elsewhere', 'behind a link', 'seen at another path'] as const)(
     'AFT-037 work with a kubelet directory that is %s',
     async (where) => {
@@ -236,7 +284,9 @@ describe.runIf(process.getuid?.() === 0)('container disks', () => {
         const { targets } = await expectDisks(helper, pod, launcherPid, [root]);
         // The record has the path that the host has, as it was configured.
         const volume = 'volumes/kubernetes.io~empty-dir/container-disks/disk_0.img';
-        expect(targets).toEqual([join(flags['--kubelet-pods-dir'] ?? '', pod.uid, volume)]);
+        const podsDir = flags['--kubelet-pods-dir'] ?? '';
+        expect(targets).toEqual([join(podsDir, pod.uid, volume)]);
+        await expectPlugs(helper, pod, launcherPid, join(podsDir, pod.uid));
       } finally {
         await helper.destroy();
       }
