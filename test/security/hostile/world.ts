@@ -263,6 +263,8 @@ export class World {
       const { code } = await this.call(methodNamed('InspectService.GetCgroup'), new Uint8Array());
       if (code === 'invalid_argument') expected += 1;
       return false;
+    }).catch((error: Error) => {
+      throw new Error(`${error.message}: ${this.refusals(since)} of ${expected}`);
     });
   }
 
