@@ -7,7 +7,7 @@ import { CallFailure } from './failure.js';
 export type SelinuxMode = 'disabled' | 'permissive' | 'enforcing';
 
 /** Largest label that is looked at, bytes; the kernel's own bound is one page. */
-export const maxContextBytes = 4096;
+const maxContextBytes = 4096;
 
 /** user:role:type, and the level of policies that have levels: a range of sensitivities with categories. */
 const context = /^[A-Za-z0-9_.-]+:[A-Za-z0-9_.-]+:[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.,:-]+)?$/;

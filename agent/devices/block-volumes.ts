@@ -17,7 +17,7 @@ export function blockVolumes(vmi: Vmi, host: string): string[] {
       .map(({ volumeName }) => volumeName),
   );
   return (vmi.spec.volumes ?? [])
-    .filter((volume) => !isHotplugged(volume) && (isClaim(volume) || movedBlocks.has(volume.name)))
+    .filter((volume) => !isHotpluggable(volume) && (isClaim(volume) || movedBlocks.has(volume.name)))
     .map(({ name }) => name);
 }
 
@@ -27,6 +27,7 @@ function isClaim({ persistentVolumeClaim, dataVolume, ephemeral }: Volume): bool
   );
 }
 
-function isHotplugged({ persistentVolumeClaim, dataVolume, memoryDump }: Volume): boolean {
+/** The spec's own word; a volume that the status calls hot-plugged may not have it. */
+export function isHotpluggable({ persistentVolumeClaim, dataVolume, memoryDump }: Volume): boolean {
   return [persistentVolumeClaim, dataVolume, memoryDump].some((source) => source?.hotpluggable === true);
 }

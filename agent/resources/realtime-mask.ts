@@ -13,8 +13,8 @@ export class RealtimeMaskError extends Error {
 export type RealtimeMask = ReadonlyMap<string, boolean>;
 
 /**
- * Items are `n`, `a-b` and `^n`, with blanks around them. What is set once stays; a negation always holds. The empty
- * mask, which means every vCPU, is an empty map. Throws RealtimeMaskError.
+ * Items are `n`, `a-b` and `^n`, with blanks around them. What is set once stays; a negation always holds; what is not
+ * mentioned is not real-time. The empty mask, which means every vCPU, is an empty map. Throws RealtimeMaskError.
  */
 export function parseRealtimeMask(mask: string): RealtimeMask {
   const vcpus = new Map<string, boolean>();
@@ -33,11 +33,6 @@ export function parseRealtimeMask(mask: string): RealtimeMask {
     }
   }
   return vcpus;
-}
-
-/** Of a vCPU, by the text of its number. What the mask does not mention is not real-time. */
-export function isRealtime(mask: RealtimeMask, vcpu: string): boolean {
-  return mask.size === 0 || mask.get(vcpu) === true;
 }
 
 function setRange(vcpus: Map<string, boolean>, first: bigint, last: bigint): void {

@@ -1,5 +1,6 @@
 /** Which volumes of a VMI are hot-plugged, and how (KubeVirt pkg/virt-handler/hotplug-disk/mount.go). Pure. */
 import type { Vmi } from '../api/vmi.js';
+import { isHotpluggable } from '../devices/block-volumes.js';
 
 export type VolumeKind = 'disk' | 'directory' | 'block';
 
@@ -39,12 +40,8 @@ export function hotplugPlan(vmi: Vmi, host: string, attachmentPodUid?: string): 
 /** How each hot-plugged volume of the spec appears in the pod; what appears otherwise is not wanted there any more. */
 export function wantedVolumes(vmi: Vmi, host: string): ReadonlyMap<string, VolumeKind> {
   const wanted = new Map<string, VolumeKind>();
-  for (const { name, persistentVolumeClaim, dataVolume, memoryDump } of vmi.spec.volumes ?? []) {
-    const hotpluggable =
-      persistentVolumeClaim?.hotpluggable === true ||
-      dataVolume?.hotpluggable === true ||
-      memoryDump?.hotpluggable === true;
-    if (hotpluggable) wanted.set(name, volumeKind(vmi, name, host));
+  for (const volume of vmi.spec.volumes ?? []) {
+    if (isHotpluggable(volume)) wanted.set(volume.name, volumeKind(vmi, volume.name, host));
   }
   for (const { name } of utilityVolumes(vmi)) {
     const kind = volumeKind(vmi, name, host);

@@ -18,7 +18,7 @@ export function permissions(letters: { has(letter: string): boolean }): Permissi
 }
 
 /** What one of two allows. */
-export function united(a: Permissions, b: Permissions): Permissions {
+function united(a: Permissions, b: Permissions): Permissions {
   return permissions(new Set([...a, ...b]));
 }
 

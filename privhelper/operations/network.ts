@@ -54,7 +54,7 @@ export function apply(
 ): Promise<MessageInitShape<typeof ApplyResponseSchema>> {
   const { native, pods, policy, forbiddenNetworks } = helper;
   return pods.withLauncher(invocation, { podUid, vmiUid }, async (launcher) => {
-    const files = new RecordFiles(helper, invocation, podUid);
+    const files = new DhcpRecords(helper, invocation, podUid);
     const [uid, gid] = launcher.uid === 0 ? [0, 0] : [policy.qemuUid, policy.qemuGid];
     const plan = { attachments, detachments, uid, gid, ...(passt ? { passtGid: policy.qemuGid } : {}) };
     let changed: boolean;
@@ -78,7 +78,7 @@ export function apply(
 }
 
 /** DHCP records in the pod's private volume. */
-class RecordFiles {
+class DhcpRecords {
   readonly #created: string[] = [];
   #replaced = false;
 

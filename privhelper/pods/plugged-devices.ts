@@ -2,21 +2,12 @@
  * Which block devices the helper has plugged into launcher pods: one file a pod, so that a helper that starts again
  * still allows them. What is not recorded here was made by somebody else, and no device policy allows it.
  */
-import {
-  closeSync,
-  constants,
-  fstatSync,
-  openSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
+import { readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { Code } from '@connectrpc/connect';
-import { CallFailure, errnoOf, exhausted } from '../failure.js';
+import { CallFailure, exhausted } from '../failure.js';
 import { isDnsLabel, isUuid } from '../policy/fields.js';
+import { readStateFile, replaceStateFile } from './state-file.js';
 
 /** Numbers of a device, as the kernel has them. */
 export interface DeviceNumbers {
@@ -103,32 +94,12 @@ export class PluggedDevices {
 
   /** None where there is no record; undefined when it cannot be parsed. Other errors are thrown. */
   private read(podUid: string): PluggedDevice[] | undefined {
-    let fd: number;
-    try {
-      fd = openSync(this.path(podUid), constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
-    } catch (error) {
-      if (errnoOf(error) === 'ENOENT') return [];
-      throw error;
-    }
-    try {
-      const { size } = fstatSync(fd);
-      return size > maxRecordBytes ? undefined : parseRecord(readFileSync(fd, 'utf8'));
-    } finally {
-      closeSync(fd);
-    }
+    const text = readStateFile(this.path(podUid), maxRecordBytes);
+    return text === undefined ? [] : parseRecord(text);
   }
 
-  /** Not synced to the disk: what ends the host ends its launchers. */
   private write(podUid: string, devices: readonly PluggedDevice[]): void {
-    const temporary = join(this.directory, `.${podUid}.tmp`);
-    const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_TRUNC | constants.O_NOFOLLOW;
-    const fd = openSync(temporary, flags, 0o600);
-    try {
-      writeFileSync(fd, JSON.stringify({ devices }));
-    } finally {
-      closeSync(fd);
-    }
-    renameSync(temporary, this.path(podUid));
+    replaceStateFile(this.directory, podUid, JSON.stringify({ devices }));
   }
 }
 

@@ -2,21 +2,10 @@
  * Records of mounts, one file for each VMI, in the form of KubeVirt's own (KubeVirt pkg/checkpoint): a node can be
  * switched from virt-handler and back with its VMs running.
  */
-import {
-  closeSync,
-  constants,
-  existsSync,
-  fstatSync,
-  openSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  unlinkSync,
-  writeFileSync,
-} from 'node:fs';
+import { existsSync, readdirSync, unlinkSync } from 'node:fs';
 import { join, relative } from 'node:path';
-import { errnoOf } from '../failure.js';
 import { isUuid } from '../policy/fields.js';
+import { readStateFile, replaceStateFile } from './state-file.js';
 
 export interface RecordEntry {
   readonly targetFile: string;
@@ -43,32 +32,13 @@ export class RecordFiles<Entry extends RecordEntry> {
 
   /** Undefined when there is no record or when it cannot be parsed. Other errors are thrown. */
   read(vmiUid: string): Entry[] | undefined {
-    let fd: number;
-    try {
-      fd = openSync(this.path(vmiUid), constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
-    } catch (error) {
-      if (errnoOf(error) === 'ENOENT') return undefined;
-      throw error;
-    }
-    try {
-      const { size } = fstatSync(fd);
-      return size > maxRecordBytes ? undefined : this.parse(readFileSync(fd, 'utf8'));
-    } finally {
-      closeSync(fd);
-    }
+    const text = readStateFile(this.path(vmiUid), maxRecordBytes);
+    return text === undefined ? undefined : this.parse(text);
   }
 
-  /** Not synced to the disk: what ends the host ends its mounts, and a torn record blocks nothing. */
   write(vmiUid: string, entries: readonly Entry[]): void {
-    const temporary = join(this.directory, `.${vmiUid}.tmp`);
-    const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_TRUNC | constants.O_NOFOLLOW;
-    const fd = openSync(temporary, flags, 0o600);
-    try {
-      writeFileSync(fd, JSON.stringify({ mountTargetEntries: entries, usesSafePaths: true }));
-    } finally {
-      closeSync(fd);
-    }
-    renameSync(temporary, this.path(vmiUid));
+    const text = JSON.stringify({ mountTargetEntries: entries, usesSafePaths: true });
+    replaceStateFile(this.directory, vmiUid, text);
   }
 
   /** A record without entries goes. */

@@ -18,7 +18,7 @@ import { createAttachment } from '../harness/pods/attachment.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
 import type { Pod } from '../harness/pods/pod.js';
 import { run } from '../harness/pods/run.js';
-import { killInSystemCall } from '../harness/system/process-trace.js';
+import { killDuring } from './helper-kill.js';
 import { HelperProcess, qemuUser } from './privhelper-fixture.js';
 
 const vmi = { namespace: 'default', name: 'vm1', vmiUid: '3f3c7b1e-6f0d-4a53-9a52-3a7a3c1f9f31' };
@@ -86,14 +86,6 @@ describe.runIf(process.getuid?.() === 0)('a helper that is killed while volumes 
     expect(await node.leftovers()).toEqual([]);
   });
 
-  async function killed(call: string, nth: number, work: () => Promise<unknown>): Promise<void> {
-    const { death } = await killInSystemCall(helper.pid, call, nth);
-    await expect(work(), `killed before ${call} number ${nth}`).rejects.toThrow();
-    await death;
-    await helper.stop();
-    await helper.start();
-  }
-
   it('STO-008 STO-016 goes on where it was, stacks nothing and leaves nothing', async () => {
     for (const [call, nth] of [
       ['rename', 1],
@@ -101,7 +93,7 @@ describe.runIf(process.getuid?.() === 0)('a helper that is killed while volumes 
       ['move_mount', 1],
       ['fchownat', 1],
     ] as const) {
-      await killed(call, nth, plugDisk);
+      await killDuring(helper, call, nth, plugDisk);
     }
     for (const [call, nth] of [
       // What is recorded of the VMI's volumes, then of the pod's devices.
@@ -110,7 +102,7 @@ describe.runIf(process.getuid?.() === 0)('a helper that is killed while volumes 
       ['mknodat', 1],
       ['fchownat', 1],
     ] as const) {
-      await killed(call, nth, plugBlock);
+      await killDuring(helper, call, nth, plugBlock);
     }
     await plugDisk();
     await plugBlock();
@@ -124,15 +116,15 @@ describe.runIf(process.getuid?.() === 0)('a helper that is killed while volumes 
       ['unlinkat', 1],
       ['rename', 1],
     ] as const) {
-      await killed(call, nth, unplugDisk);
+      await killDuring(helper, call, nth, unplugDisk);
     }
     await unplugDisk();
     // The node, and the record of the device.
-    await killed('unlinkat', 1, unplugBlock);
-    await killed('unlink', 1, unplugBlock);
+    await killDuring(helper, 'unlinkat', 1, unplugBlock);
+    await killDuring(helper, 'unlink', 1, unplugBlock);
     expect((await unplugBlock()).changed).toBe(true);
     // The record of the volume goes with another call.
-    await killed('unlink', 1, unplugBlock);
+    await killDuring(helper, 'unlink', 1, unplugBlock);
     expect(recorded()).toBe(1);
     await unplugBlock();
     expect(mounts()).toEqual([]);

@@ -7,7 +7,7 @@ import { StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.j
 import { startLauncher } from '../harness/launcher/start.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
 import type { Pod } from '../harness/pods/pod.js';
-import { killInSystemCall } from '../harness/system/process-trace.js';
+import { killDuring } from './helper-kill.js';
 import { HelperProcess } from './privhelper-fixture.js';
 
 const vmi = { namespace: 'default', name: 'vm1', vmiUid: '2f3c7b1e-6f0d-4a53-9a52-3a7a3c1f9f24' };
@@ -73,14 +73,6 @@ describe.runIf(process.getuid?.() === 0)('a helper that is killed', () => {
     for (const name of ['volumedisk0', 'kernel-boot-volume']) await pod.containers.get(name)?.exited;
   }
 
-  async function killed(call: string, nth: number, work: () => Promise<unknown>): Promise<void> {
-    const { death } = await killInSystemCall(helper.pid, call, nth);
-    await expect(work(), `killed before ${call} number ${nth}`).rejects.toThrow();
-    await death;
-    await helper.stop();
-    await helper.start();
-  }
-
   it('STO-008 STO-011 while it mounts goes on where it was, stacks nothing and leaves nothing', async () => {
     for (const [call, nth] of [
       // The record and the mount of the disk.
@@ -95,7 +87,7 @@ describe.runIf(process.getuid?.() === 0)('a helper that is killed', () => {
       ['move_mount', 2],
       ['setns', 9],
     ] as const) {
-      await killed(call, nth, mountAll);
+      await killDuring(helper, call, nth, mountAll);
     }
     await mountAll();
     expect(mounted()).toEqual(target);
@@ -116,7 +108,7 @@ describe.runIf(process.getuid?.() === 0)('a helper that is killed', () => {
       // The record.
       ['unlink', 1],
     ] as const) {
-      await killed(call, nth, unmountAll);
+      await killDuring(helper, call, nth, unmountAll);
     }
     await unmountAll();
     await expectNothingLeft();

@@ -2,7 +2,11 @@ import { describe, expect, it } from 'vitest';
 import type { Vmi } from '../../agent/api/vmi.js';
 import { CpuListError, parseCpuList } from '../../agent/resources/cpu-list.js';
 import { computedMemoryOverhead, leastLockedMemory } from '../../agent/resources/memory-overhead.js';
-import { isRealtime, parseRealtimeMask, RealtimeMaskError } from '../../agent/resources/realtime-mask.js';
+import {
+  parseRealtimeMask,
+  type RealtimeMask,
+  RealtimeMaskError,
+} from '../../agent/resources/realtime-mask.js';
 import { findQemu, findVirtqemud, vcpuOf } from '../../privhelper/pods/processes.js';
 import { loadVectors } from './load.js';
 
@@ -81,6 +85,8 @@ describe('NODE-039 vectors node/realtime-mask', () => {
     }
   });
 });
+
+const isRealtime = (mask: RealtimeMask, vcpu: string) => mask.size === 0 || mask.get(vcpu) === true;
 
 type Input =
   | { readonly op: 'realtimeMask'; readonly mask: string }
