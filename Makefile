@@ -2,9 +2,10 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-# Of `make fuzz`: calls of the helper, their seed, and the time for each native target.
+# Of `make fuzz`: calls of the helper, their seed, calls of each method in each race, and the time for each native target.
 CALLS ?= 1000000
 SEED ?= 1
+ROUNDS ?= 1000
 SECONDS ?= 60
 
 .PHONY: help setup build demo test fuzz lint bench clean
@@ -12,7 +13,7 @@ SECONDS ?= 60
 help:
 	@echo "make demo         one VM's life across the boundary, live"
 	@echo "make test         all suites (as root: integration, security and end-to-end too)"
-	@echo "make fuzz         more of it: CALLS=$(CALLS) SEED=$(SEED) on the sockets, SECONDS=$(SECONDS) on each parser (as root)"
+	@echo "make fuzz         more of it: CALLS=$(CALLS) SEED=$(SEED) on the sockets, ROUNDS=$(ROUNDS) of each race, SECONDS=$(SECONDS) on each parser (as root)"
 	@echo "make bench        latencies and ratios"
 	@echo "make build        protocols, native addon, TypeScript"
 	@echo "make lint         formatter, linter, types, protocols"
@@ -31,7 +32,7 @@ test: build
 	@node scripts/test.mjs
 
 fuzz: build
-	@FUZZ_CALLS=$(CALLS) FUZZ_SEED=$(SEED) npx vitest run --project root test/fuzz
+	@FUZZ_CALLS=$(CALLS) FUZZ_SEED=$(SEED) RACE_ROUNDS=$(ROUNDS) npx vitest run --project root test/fuzz test/security/hostile/races
 	@native/fuzz/run.sh $(SECONDS)
 
 bench: build

@@ -1,8 +1,11 @@
 /** The agent put together: who gets what, in which order it starts and stops. */
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
+import type { KubeConfig } from '@kubernetes/client-node';
+import type { Native } from '../native/binding.js';
 import { NoBackupTrackers, NoDownwardMetrics, NoMigrationProxy, NoNodeHooks } from './absent/areas.js';
 import { type VmiRef, vmiKey } from './api/vmi.js';
+import { CaBundle, type CaConfigMap, caConfigMapName, decodeCaConfigMap } from './cluster/ca-bundle.js';
 import { isGateOn } from './cluster/config.js';
 import { ClusterConfigWatch } from './cluster/watch.js';
 import { HelperDevicePolicy } from './devices/device-policy.js';
@@ -23,7 +26,7 @@ import { Informer, resyncPeriodMs } from './kube/informer.js';
 import { loadKubeConfig } from './kube/kube-config.js';
 import { checkObject, type KubeObject } from './kube/objects.js';
 import { KubeEventRecorder } from './kube/recorder.js';
-import { kubeVirtResource, vmiResource } from './kube/resources.js';
+import { configMapResource, kubeVirtResource, vmiResource } from './kube/resources.js';
 import { RestClient } from './kube/rest.js';
 import { isSlim, slimVmi } from './kube/slim-vmi.js';
 import { systemTimers } from './kube/timers.js';
@@ -49,15 +52,19 @@ import { HelperContainerDisks } from './storage/container-disks.js';
 import { HelperHotplugVolumes } from './storage/hotplug.js';
 import { TimelineReport } from './timeline/report.js';
 import { TimelineRecorder, type TimelineStep, type VmiTimeline } from './timeline/timeline.js';
+import { VsockService } from './vsock/vsock-service.js';
 
 const workers = 10;
 const podRecheckMs = 30_000;
+const defaultNamespace = 'kubevirt';
 
 export interface AgentOptions {
   readonly flags: Flags;
   readonly env: NodeJS.ProcessEnv;
   /** Where the helper's descriptors come in. */
   readonly descriptors: DescriptorChannel;
+  /** For sockets that Node cannot use. */
+  readonly relay: Pick<Native, 'acceptRelayed' | 'close'>;
   readonly log: Logger;
   /** The log verbosity that the cluster asks for; undefined: none in particular. */
   readonly setVerbosity: (verbosity: number | undefined) => void;
@@ -85,8 +92,9 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
 
   // Kubernetes
   const limiter = new ClientRateLimiter(timers, { qps: flags.kubeApiQps, burst: flags.kubeApiBurst });
+  const kubeConfig = loadKubeConfig(flags.kubeconfig, env);
   const rest = new RestClient({
-    kubeConfig: loadKubeConfig(flags.kubeconfig, env),
+    kubeConfig,
     timers,
     limiter,
     userAgent: 'virt-handler',
@@ -110,6 +118,15 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
     resource: kubeVirtResource,
     decode: (value) => checkObject(value) as unknown as KubeObject,
   });
+  const caConfigMaps = new Informer<CaConfigMap>({
+    ...informerBasics,
+    resource: configMapResource,
+    namespace: installNamespace(kubeConfig),
+    fieldSelector: `metadata.name=${caConfigMapName}`,
+    decode: decodeCaConfigMap,
+  });
+  const caBundle = new CaBundle(log);
+  caConfigMaps.addHandler(caBundle);
   const events = new KubeEventRecorder({
     rest,
     timers,
@@ -125,12 +142,20 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
       burst: apiRateLimit.burst ?? flags.kubeApiBurst,
     });
     options.setVerbosity(logVerbosity.nodes.get(flags.nodeName) || logVerbosity.virtHandler);
+    vsock.set(isGateOn(cluster.current(), 'VSOCK'));
     for (const vmi of localVmis.list()) queue.add(vmiKey(vmi.metadata));
   });
   kubeVirts.addHandler(cluster);
 
   // The helper and, through it, the launchers
   const helper = new HelperClient(createHelperTransport(join(flags.helperDir, 'helper.sock')), descriptors);
+  const vsock = new VsockService({
+    helper,
+    relay: options.relay,
+    caBundle: () => caBundle.current(),
+    timers,
+    log,
+  });
   const pods = new LauncherPods({ helper, log, recheckIntervalMs: podRecheckMs });
   const connections = new LauncherConnections(helper, pods);
   const records = new GhostRecordStore(stateDirectory(flags, 'ghost-records'), log);
@@ -244,7 +269,6 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
       clock: timers,
       log,
     }),
-    devicePolicy,
     hypervisor: new HelperHypervisor({
       helper,
       pods: clients,
@@ -311,7 +335,8 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
   });
   const background = [pods.run(stop)];
   records.load();
-  for (const informer of [kubeVirts, globalVmis, localVmis]) informer.start();
+  const informers = [kubeVirts, globalVmis, localVmis, caConfigMaps];
+  for (const informer of informers) informer.start();
   const ready = Promise.all([
     kubeVirts.whenSynced(),
     globalVmis.whenSynced(),
@@ -332,8 +357,9 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
   notify.stop();
   connections.closeAll();
   await Promise.all([
-    ...[kubeVirts, globalVmis, localVmis].map((informer) => informer.stop()),
+    ...informers.map((informer) => informer.stop()),
     ...background,
+    vsock.stop(),
     checksums.stop(),
   ]);
   await events.stop();
@@ -353,6 +379,11 @@ function stateDirectory(flags: Flags, name: string): string {
   const directory = join(flags.privateDir, name);
   mkdirSync(directory, { recursive: true, mode: 0o755 });
   return directory;
+}
+
+/** Where the agent's own pod is; with a kubeconfig what that says. */
+function installNamespace(kubeConfig: KubeConfig): string {
+  return kubeConfig.getContextObject(kubeConfig.getCurrentContext())?.namespace || defaultNamespace;
 }
 
 function recordedPods(records: GhostRecordStore, vmi: VmiRef): string[] {

@@ -44,6 +44,7 @@ async function main(): Promise<number> {
       flags,
       env: process.env,
       descriptors: new NativeDescriptorChannel(native, join(flags.helperDir, 'fd.sock'), descriptorClaimMs),
+      relay: native,
       log,
       setVerbosity: (verbosity) => {
         level = verbosity === undefined ? flags.logLevel : logLevelOf(verbosity);

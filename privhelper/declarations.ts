@@ -42,6 +42,7 @@ const capabilityNumber: Readonly<Record<Capability, number | undefined>> = {
   [Capability.MKNOD]: 27,
   [Capability.SYS_RESOURCE]: 24,
   [Capability.SYS_NICE]: 23,
+  [Capability.NET_BIND_SERVICE]: 10,
   [Capability.SETUID]: 7,
 };
 

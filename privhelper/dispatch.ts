@@ -69,28 +69,23 @@ export const table = [
   unary(SocketService.method.listen, socketCheck.listener, 'launcher', socket.listen),
   unary(SocketService.method.claimVirtiofs, socketCheck.claimVirtiofs, 'launcher', socket.claimVirtiofs),
   unary(SocketService.method.closeListener, socketCheck.listener, 'pod', socket.closeListener),
+  unary(SocketService.method.listenVsock, socketCheck.listenVsock, 'helper', socket.listenVsock),
 
   unary(NetworkService.method.observe, check.podOnly, 'launcher', network.observe),
   unary(NetworkService.method.repairPasst, networkCheck.repairPasst, 'launcher', network.repairPasst),
   unary(NetworkService.method.apply, networkCheck.apply, 'launcher', network.apply),
 
   unary(
-    StorageService.method.statContainerDisk,
-    imageCheck.containerDisk,
+    StorageService.method.statContainerDisks,
+    imageCheck.statContainerDisks,
     'launcher',
-    storage.statContainerDisk,
+    storage.statContainerDisks,
   ),
   unary(
-    StorageService.method.mountContainerDisk,
-    imageCheck.mountContainerDisk,
+    StorageService.method.mountContainerDisks,
+    imageCheck.mountContainerDisks,
     'launcher',
-    storage.mountContainerDisk,
-  ),
-  unary(
-    StorageService.method.mountKernelArtifact,
-    imageCheck.mountKernelArtifact,
-    'launcher',
-    storage.mountKernelArtifact,
+    storage.mountContainerDisks,
   ),
   unary(
     StorageService.method.openContainerDisk,
@@ -164,7 +159,7 @@ export type Entry = UnaryEntry | StreamEntry;
 
 /** What an operation is about. */
 export type Subject =
-  /** The helper's own knowledge, or names in kubelet's directory. */
+  /** No pod: the helper's own knowledge, names in kubelet's directory, constants. */
   | 'helper'
   /** A pod in its turn, with or without a launcher. */
   | 'pod'

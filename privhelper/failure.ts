@@ -104,6 +104,9 @@ export function expired(operation: string, unchanged: boolean): CallFailure {
 
 const codeOfErrno: Readonly<Record<string, Code>> = {
   ENOENT: Code.NotFound,
+  // By the kernel; a refusal of the helper's own says so.
+  EACCES: Code.PermissionDenied,
+  EPERM: Code.PermissionDenied,
   ENAMETOOLONG: Code.InvalidArgument,
   // Something took the place between two system calls.
   EADDRINUSE: Code.Aborted,
@@ -122,6 +125,9 @@ const codeOfErrno: Readonly<Record<string, Code>> = {
   ECONNRESET: Code.FailedPrecondition,
   EEXIST: Code.FailedPrecondition,
   ENODEV: Code.FailedPrecondition,
+  // Nothing in the kernel has the address, or the family.
+  EADDRNOTAVAIL: Code.FailedPrecondition,
+  EAFNOSUPPORT: Code.FailedPrecondition,
   ENXIO: Code.FailedPrecondition,
   ESRCH: Code.FailedPrecondition,
   // The file system is not made for it.
@@ -145,6 +151,15 @@ function isSystemError(error: unknown): error is Error & Partial<NativeError> & 
 export function errnoOf(error: unknown): string {
   if (error instanceof CallFailure) return error.errnoName;
   return isSystemError(error) ? (error.code ?? '') : '';
+}
+
+/** The failure of a call at one of several items: it names the field of that one, if the addon says which it was. */
+export function atItem(error: unknown, items: readonly { readonly field: string }[]): CallFailure {
+  const failure = toFailure(error);
+  const { field } = (isSystemError(error) && items[error.item ?? -1]) || failure;
+  const { code, operation, message, errno, errnoName, refused, unchanged } = failure;
+  const facts = { code, operation, message, errno, errnoName, field, refused, unchanged };
+  return new CallFailure(facts, { cause: error });
 }
 
 /** Brings any error into the form that is answered and audited. */

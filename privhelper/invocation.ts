@@ -32,8 +32,8 @@ export class Invocation {
     return this.within(this.facts.caps, Number.POSITIVE_INFINITY);
   }
 
-  /** For whom a descriptor of the pod is that this call yields. */
-  ticketOwner({ podUid, vmiUid }: PodRef): TicketOwner {
+  /** For whom a descriptor is that this call yields, and the pod that it is of, if of one. */
+  ticketOwner({ podUid, vmiUid }: Partial<PodRef>): TicketOwner {
     return { peer: this.peer, callId: this.id, podUid, vmiUid };
   }
 

@@ -84,6 +84,7 @@ function main(): void {
   for (const line of kernelShortcomings(native.probeKernel())) log('info', line);
   const opened = openAsRoot(native, flags, chosen.policy, report);
   native.makeNetworkSysctlsWritable();
+  if (opened.selinux.mode() !== 'disabled') labelTaps(native, report);
   giveUpPrivileges(native, flags, methods.operators);
   serve(native, flags, chosen, methods, opened, report);
 }
@@ -103,9 +104,9 @@ function doWithout({ cgroupRoot }: Policy, report: Report): bigint {
 function openAsRoot(native: Native, flags: Flags, policy: Policy, report: Report): Opened {
   process.umask(0o022);
   native.joinCgroupNamespace(flags.hostCgroupns);
-  const deviceHierarchy = openDeviceHierarchy(policy.cgroupRoot);
   const podsDir = openDirectory(flags.kubeletPodsMount ?? policy.kubeletPodsDir);
   const cgroupRoot = openDirectory(policy.cgroupRoot);
+  const deviceHierarchy = openDeviceHierarchy(policy.cgroupRoot, cgroupRoot);
 
   const isRecord = (name: string) => isUuid(name) || /^\.[0-9a-f-]{36}\.tmp$/.test(name);
   for (const directory of [flags.stateDir, flags.hotplugStateDir, flags.pluggedDevicesDir]) {
@@ -164,6 +165,13 @@ function openAsRoot(native: Native, flags: Flags, policy: Policy, report: Report
     forbiddenNetworks,
     selinux,
   };
+}
+
+/** Without a device of its own taps can still be made where nothing is enforced. */
+function labelTaps(native: Native, report: Report): void {
+  const obstacle = native.labelTaps();
+  if (obstacle === undefined) return;
+  report('no tun device that launchers may open: where SELinux enforces, VMs get no taps', obstacle);
 }
 
 function giveUpPrivileges(native: Native, flags: Flags, entries: readonly DeclaredEntry[]): void {

@@ -1,12 +1,19 @@
-// Runs every suite one after another, shows their output, and ends with one line that sums them all.
+// Runs every suite, what needs no machine of its own side by side, shows the output of each in one piece and how long
+// each took, and ends with one line that sums them all.
 // A suite that breaks before it counts anything counts as one failure.
-import { spawnSync } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { join, relative } from 'node:path';
 
 const scratch = mkdtempSync(join(tmpdir(), 'virt-privsep-test-'));
 const total = { passed: 0, failed: 0, skipped: 0 };
+/** Of suites and of test files, in the order in which they ended. */
+const times = { suites: [], files: [] };
+/** What failed and how, for the end, where it is found. */
+const failures = [];
+const maxFailureLines = 12;
+const slowest = 10;
 const isRoot = process.getuid?.() === 0;
 
 function add(name, counts) {
@@ -16,30 +23,56 @@ function add(name, counts) {
   );
 }
 
-function run(command, args, options = {}) {
-  return spawnSync(command, args, { stdio: ['ignore', 'inherit', 'inherit'], ...options });
+/** Runs a program to its end. With `live` its output is shown as it comes, otherwise when it has ended. `said`: on stdout. */
+async function run(name, command, args, live = false) {
+  const started = performance.now();
+  const child = spawn(command, args, {
+    stdio: live ? ['ignore', 'inherit', 'inherit'] : ['ignore', 'pipe', 'pipe'],
+  });
+  const chunks = [];
+  let said = '';
+  child.stdout?.on('data', (chunk) => {
+    said += chunk;
+    chunks.push(chunk);
+  });
+  child.stderr?.on('data', (chunk) => chunks.push(chunk));
+  const status = await new Promise((resolve) => {
+    child.once('error', (error) => {
+      chunks.push(Buffer.from(`${command}: ${error.message}\n`));
+      resolve(null);
+    });
+    child.once('close', resolve);
+  });
+  process.stdout.write(Buffer.concat(chunks));
+  times.suites.push({ name, seconds: (performance.now() - started) / 1000 });
+  return { status, said };
 }
 
-function step(name, command, args) {
-  const failed = run(command, args).status === 0 ? 0 : 1;
+async function step(name, command, args) {
+  const failed = (await run(name, command, args)).status === 0 ? 0 : 1;
+  if (failed > 0) failures.push(name);
   add(name, { passed: 1 - failed, failed, skipped: 0 });
 }
 
-function vitest(project) {
+async function vitest(project, live) {
   const report = join(scratch, `${project}.json`);
-  const { status } = run('npx', [
-    'vitest',
-    'run',
-    '--project',
-    project,
-    '--reporter=default',
-    '--reporter=json',
-    `--outputFile.json=${report}`,
-  ]);
-  if (!existsSync(report)) return add(project, { passed: 0, failed: 1, skipped: 0 });
+  const reporters = ['--reporter=default', '--reporter=json', `--outputFile.json=${report}`];
+  const { status } = await run(project, 'npx', ['vitest', 'run', '--project', project, ...reporters], live);
+  if (!existsSync(report)) {
+    failures.push(`${project}: vitest has written no report`);
+    return add(project, { passed: 0, failed: 1, skipped: 0 });
+  }
   const result = JSON.parse(readFileSync(report, 'utf8'));
+  for (const { name, startTime, endTime, message, assertionResults } of result.testResults) {
+    const file = relative('.', name);
+    times.files.push({ name: file, seconds: (endTime - startTime) / 1000 });
+    if (message) failures.push(`${file}: ${brief(message)}`);
+    for (const { status, fullName, failureMessages } of assertionResults) {
+      if (status === 'failed') failures.push(`${file}: ${fullName}\n${brief(failureMessages.join('\n'))}`);
+    }
+  }
   const brokenFiles = result.testResults.filter(
-    (f) => f.status === 'failed' && f.assertionResults.length === 0,
+    (f) => f.status === 'failed' && f.assertionResults.every(({ status }) => status !== 'failed'),
   ).length;
   const failed = result.numFailedTests + brokenFiles;
   add(project, {
@@ -49,19 +82,28 @@ function vitest(project) {
   });
 }
 
+function brief(text) {
+  return text.split('\n').slice(0, maxFailureLines).join('\n');
+}
+
 /** A script that ends with "N passed, N failed". */
-function native(name, script) {
-  const { stdout, status } = run(script, [], {
-    stdio: ['ignore', 'pipe', 'inherit'],
-    encoding: 'utf8',
-  });
-  process.stdout.write(stdout ?? '');
-  const match = /(\d+) passed, (\d+) failed\s*$/.exec(stdout ?? '');
+async function native(name, script) {
+  const { said, status } = await run(name, script, []);
+  const match = /(\d+) passed, (\d+) failed\s*$/.exec(said);
   const counts = match
     ? { passed: Number(match[1]), failed: Number(match[2]), skipped: 0 }
     : { passed: 0, failed: 1, skipped: 0 };
   if (status !== 0 && counts.failed === 0) counts.failed = 1;
+  if (counts.failed > 0) failures.push(`${name}: see its output above`);
   add(name, counts);
+}
+
+function showTimes() {
+  const rows = (list) =>
+    list.map(({ name, seconds }) => `${seconds.toFixed(0).padStart(6)}  ${name}\n`).join('');
+  const files = times.files.sort((a, b) => b.seconds - a.seconds).slice(0, slowest);
+  process.stdout.write(`== seconds of each suite\n${rows(times.suites)}`);
+  process.stdout.write(`== seconds of the ${files.length} slowest files\n${rows(files)}`);
 }
 
 /** What a suite must not leave on the machine. */
@@ -73,7 +115,20 @@ function footprint() {
     'named network namespaces': output('ip', ['netns', 'list']),
     mounts: lines(readFileSync('/proc/self/mountinfo', 'utf8')).map((l) => l.split(' ')[4]),
     cgroups: existsSync('/sys/fs/cgroup')
-      ? output('find', ['/sys/fs/cgroup', '-maxdepth', '4', '-type', 'd', '-path', '*kubepods*'])
+      ? output('find', [
+          '/sys/fs/cgroup',
+          '-maxdepth',
+          '7',
+          '-type',
+          'd',
+          '(',
+          '-name',
+          'kubepods*',
+          '-o',
+          '-name',
+          'vitest-*',
+          ')',
+        ])
       : [],
     processes: readdirSync('/proc')
       .filter((n) => /^\d+$/.test(n))
@@ -102,27 +157,37 @@ function leftovers(before, after) {
 }
 
 try {
-  step('lint', 'npm', ['run', '--silent', 'lint']);
   const before = isRoot ? footprint() : undefined;
-  vitest('unit');
+  const plain = async () => {
+    await step('lint', 'npm', ['run', '--silent', 'lint']);
+    await vitest('unit', false);
+  };
   if (before === undefined) {
+    await plain();
     process.stdout.write(
       '== skipped without root: native tests and fuzzing, integration, security, end-to-end, containers\n',
     );
     total.skipped += 6;
   } else {
-    native('native (sanitizers)', 'native/test/run.sh');
-    native('native (fuzzing)', 'native/fuzz/run.sh');
-    vitest('root');
-    vitest('deploy');
+    await Promise.all([
+      plain(),
+      native('native (sanitizers)', 'native/test/run.sh').then(() =>
+        native('native (fuzzing)', 'native/fuzz/run.sh'),
+      ),
+    ]);
+    // From here on there is no network but the tests' own.
+    await step('kernel for the tests of SELinux', 'native/test/vm_kernel.sh', []);
+    await Promise.all([vitest('root', true), vitest('deploy', false)]);
     const left = leftovers(before, footprint());
-    for (const entry of left) process.stdout.write(`left behind: ${entry}\n`);
+    failures.push(...left.map((entry) => `left behind: ${entry}`));
     add('nothing left behind', {
       passed: left.length === 0 ? 1 : 0,
       failed: left.length === 0 ? 0 : 1,
       skipped: 0,
     });
   }
+  showTimes();
+  for (const failure of failures) process.stdout.write(`== failed: ${failure}\n`);
 } finally {
   rmSync(scratch, { recursive: true, force: true });
 }

@@ -3,11 +3,11 @@
  * pkg/virt-handler/controller.go setupDevicesOwnerships, non-root.go). Pure.
  */
 import { Device } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
+import { quantityValue } from '../api/quantity.js';
 import type { Vmi } from '../api/vmi.js';
 import type { HypervisorName } from '../cluster/config.js';
 import { CriticalNetworkError } from '../reconcile/ports.js';
 import { isNonRoot } from '../reconcile/predicates.js';
-import { quantityValue } from '../reconcile/quantity.js';
 import { claimImagePath, imageName } from '../storage/host-disks.js';
 
 export interface HostDiskRequirement {

@@ -97,7 +97,7 @@ export class GhostRecordStore implements GhostRecords {
       return;
     }
     if (existing.uid !== record.uid) throw new DifferingUid(existing);
-    if (posix.normalize(existing.socketFile) !== record.socketFile) throw new DifferingSocket(existing);
+    if (cleanPath(existing.socketFile) !== record.socketFile) throw new DifferingSocket(existing);
   }
 
   /** Puts the record of the same VMI in place of one whose launcher is dead. */
@@ -109,6 +109,7 @@ export class GhostRecordStore implements GhostRecords {
   delete(key: string): void {
     const record = this.records.get(key);
     if (record === undefined) return;
+    if (record.uid === '') throw new Error('unable to remove ghost record with empty UID');
     const path = this.path(record.uid);
     try {
       unlinkSync(path);
@@ -131,7 +132,7 @@ export class GhostRecordStore implements GhostRecords {
   }
 
   findBySocket(socketFile: string): GhostRecord | undefined {
-    return this.list().find((record) => posix.normalize(record.socketFile) === socketFile);
+    return this.list().find((record) => cleanPath(record.socketFile) === socketFile);
   }
 
   list(): GhostRecord[] {
@@ -152,6 +153,11 @@ export class GhostRecordStore implements GhostRecords {
     if (!isFileName(uid)) throw new Error(`ghost record UID ${JSON.stringify(uid)} is not a file name`);
     return join(this.directory, uid);
   }
+}
+
+/** As Go's filepath.Clean, which keeps no slash at the end. */
+function cleanPath(path: string): string {
+  return posix.normalize(path).replace(/(.)\/$/, '$1');
 }
 
 function isFileName(uid: string): boolean {
@@ -180,9 +186,9 @@ function readSmallFile(path: string): string {
   }
 }
 
-/** Keys match in any case, as Go's encoding/json reads them. Throws an error that names the field. */
+/** Keys match in any case, and null is empty, as Go's encoding/json has it. Throws an error that names the field. */
 function parseRecord(text: string): GhostRecord {
-  const value: unknown = JSON.parse(text);
+  const value: unknown = JSON.parse(text) ?? {};
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     throw new Error('not a JSON object');
   const fields = { name: '', namespace: '', socketFile: '', uid: '' };

@@ -7,7 +7,7 @@ export interface DescriptorChannel {
   connected(ticket: Uint8Array): Promise<Socket>;
   /** What `net.Server.listen` takes to serve the listening socket. */
   listening(ticket: Uint8Array): Promise<ListenOptions>;
-  /** A descriptor of a file, which the caller closes. */
+  /** A descriptor of a file, or of a socket that Node cannot use. The caller closes it. */
   file(ticket: Uint8Array): Promise<number>;
 }
 

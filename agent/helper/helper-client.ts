@@ -38,6 +38,8 @@ import {
   type ContainerDiskState,
   type EnsureHostDiskRequestSchema,
   type EnsureHostDiskResponse,
+  type MountContainerDisksRequestSchema,
+  type StatContainerDisksRequestSchema,
   type StatIsoRequestSchema,
   StorageService,
   type VolumeClaimOutcome,
@@ -51,12 +53,6 @@ import { type PodState, toPodState } from './pod-state.js';
 
 /** Beyond the deadline that a method declares, within which the helper itself gives up and says so. */
 const deadlineMarginMs = 500;
-
-function imageContainer(volumeIndex: number | null) {
-  return volumeIndex === null
-    ? ({ case: 'kernelBoot', value: {} } as const)
-    : ({ case: 'volumeIndex', value: volumeIndex } as const);
-}
 
 /**
  * Client of the privileged helper: one method for each of its calls. Every call has the deadline that its
@@ -186,6 +182,13 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
       .changed;
   }
 
+  /** The listening socket of the VSOCK service, a descriptor that the caller closes. */
+  async listenVsock(): Promise<number> {
+    const method = SocketService.method.listenVsock;
+    const { ticket } = await this.call(method, (options) => this.sockets.listenVsock({}, options));
+    return this.redeem(method, ticket?.value, (value) => this.descriptors.file(value));
+  }
+
   observeNetwork(pod: PodRef): Promise<ObserveResponse> {
     return this.call(NetworkService.method.observe, (options) => this.networks.observe({ pod }, options));
   }
@@ -195,31 +198,26 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
       .changed;
   }
 
-  /** `volumeIndex` null: of the kernel-boot container. */
   /** How often a socket of passt was switched. Returns when passt has ended the conversation. */
   async repairPasst(pod: PodRef, side: MigrationSide): Promise<bigint> {
     const method = NetworkService.method.repairPasst;
     return (await this.call(method, (options) => this.networks.repairPasst({ pod, side }, options))).switched;
   }
 
-  async statContainerDisk(pod: PodRef, volumeIndex: number | null): Promise<ContainerDiskState> {
-    const request = { pod, container: imageContainer(volumeIndex) };
-    const method = StorageService.method.statContainerDisk;
-    return (await this.call(method, (options) => this.storage.statContainerDisk(request, options))).state;
+  /** Volumes in their order, then the kernel-boot container; the first that is not READY is the last. */
+  async statContainerDisks(
+    request: MessageInitShape<typeof StatContainerDisksRequestSchema>,
+  ): Promise<ContainerDiskState[]> {
+    const method = StorageService.method.statContainerDisks;
+    return (await this.call(method, (options) => this.storage.statContainerDisks(request, options))).states;
   }
 
-  /** `imagePath` empty: the only file of /disk. False when it was mounted already. */
-  async mountContainerDisk(pod: PodRef, volumeIndex: number, imagePath: string): Promise<boolean> {
-    const request = { pod, volumeIndex, imagePath };
-    const method = StorageService.method.mountContainerDisk;
-    return (await this.call(method, (options) => this.storage.mountContainerDisk(request, options))).changed;
-  }
-
-  /** A file of the kernel-boot container. False when it was mounted already. */
-  async mountKernelArtifact(pod: PodRef, imagePath: string): Promise<boolean> {
-    const request = { pod, imagePath };
-    const method = StorageService.method.mountKernelArtifact;
-    return (await this.call(method, (options) => this.storage.mountKernelArtifact(request, options))).changed;
+  /** False when all were mounted already. */
+  async mountContainerDisks(
+    request: MessageInitShape<typeof MountContainerDisksRequestSchema>,
+  ): Promise<boolean> {
+    const method = StorageService.method.mountContainerDisks;
+    return (await this.call(method, (options) => this.storage.mountContainerDisks(request, options))).changed;
   }
 
   /**
@@ -227,7 +225,11 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
    * kernel-boot container.
    */
   async openContainerDisk(pod: PodRef, volumeIndex: number | null, imagePath: string): Promise<number> {
-    const request = { pod, container: imageContainer(volumeIndex), imagePath };
+    const container =
+      volumeIndex === null
+        ? ({ case: 'kernelBoot', value: {} } as const)
+        : ({ case: 'volumeIndex', value: volumeIndex } as const);
+    const request = { pod, container, imagePath };
     const method = StorageService.method.openContainerDisk;
     const { ticket } = await this.call(method, (options) => this.storage.openContainerDisk(request, options));
     return this.redeem(method, ticket?.value, (value) => this.descriptors.file(value));

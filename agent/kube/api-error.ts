@@ -24,10 +24,6 @@ export class ApiUnavailable extends Error {
   override readonly name = 'ApiUnavailable';
 }
 
-export function isConflict(error: unknown): boolean {
-  return error instanceof ApiError && error.status === 409;
-}
-
 export function isNotFound(error: unknown): boolean {
   return error instanceof ApiError && error.status === 404;
 }

@@ -17,6 +17,7 @@ export const vmiResource: Resource = {
 };
 export const kubeVirtResource: Resource = { ...kubevirt, plural: 'kubevirts', kind: 'KubeVirt' };
 export const eventResource: Resource = { ...core, plural: 'events', kind: 'Event' };
+export const configMapResource: Resource = { ...core, plural: 'configmaps', kind: 'ConfigMap' };
 export const nodeResource: Resource = { ...core, plural: 'nodes', kind: 'Node' };
 
 export function apiVersion(resource: Resource): string {

@@ -2,23 +2,16 @@
 import type { Vmi } from '../api/vmi.js';
 import type { JsonValue } from '../json/lossless.js';
 import type { VmiApi } from '../reconcile/ports.js';
+import { nodeNameLabel } from '../reconcile/predicates.js';
 import { isRecord } from './api-error.js';
 import { checkObject } from './objects.js';
 import { apiVersion, vmiResource } from './resources.js';
 import type { RestClient } from './rest.js';
 import { isSlim } from './slim-vmi.js';
 
-export const nodeNameLabel = 'kubevirt.io/nodeName';
-export const migrationTargetNodeNameLabel = 'kubevirt.io/migrationTargetNodeName';
-
 /** Label selector of the VMIs that run on `node`. */
 export function sourceSelector(node: string): string {
   return `${nodeNameLabel} in (${node})`;
-}
-
-/** Label selector of the VMIs that migrate to `node`. */
-export function targetSelector(node: string): string {
-  return `${migrationTargetNodeNameLabel} in (${node})`;
 }
 
 /**

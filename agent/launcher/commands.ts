@@ -84,7 +84,12 @@ export const commands = {
     long,
     ({ dirtyRateMbs }) => dirtyRateMbs,
   ),
-  getVMStats: command(rpc.getVMStats, 'GetVMStats', short, (response): VMStatsResponse => response),
+  getVMStats: command(rpc.getVMStats, 'GetVMStats', short, (response): VMStatsResponse => {
+    // With statistics that cannot be read the call has failed, as with GetDomainStats.
+    const { domainStats = '' } = response.domainStats ?? {};
+    if (domainStats !== '') json(domainStats);
+    return response;
+  }),
   getGuestInfo: command(
     rpc.getGuestInfo,
     'GetGuestInfo',

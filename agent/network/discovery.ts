@@ -13,8 +13,18 @@ import {
   type Route,
 } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { bindingOf } from './bindings.js';
-import { formatCidr, isGlobalUnicast, maskedNetwork, parseCidr, parseIp, parseMac } from './ip.js';
+import {
+  formatCidr,
+  type IpNetwork,
+  isGlobalUnicast,
+  maskedNetwork,
+  parseCidr,
+  parseIp,
+  parseMac,
+} from './ip.js';
 import type { InterfaceStatus, VmiInterface } from './vmi-network.js';
+
+const defaultRoute = '0.0.0.0/0';
 
 export interface Discovery {
   /** First global address of each family, primary family first; empty: nothing to record. */
@@ -79,30 +89,36 @@ function dhcpRecord(link: Link, routes: readonly Route[], macText: string): Dhcp
   if (own === undefined) throw new Error(`invalid CIDR address: ${cidr}`);
   const local = formatCidr(maskedNetwork(own));
 
-  const candidates = routes.filter(
-    (route) => route.linkIndex === link.index && isIpv4Destination(route) && !isIpv6(route.gateway),
-  );
+  const candidates = routes
+    .map((route) => ({ ...route, destination: destinationOf(route) }))
+    .filter(
+      ({ linkIndex, destination, gateway }) =>
+        linkIndex === link.index && destination.address.family === 4 && !isIpv6(gateway),
+    );
   const first = candidates[0];
   if (first === undefined) throw new Error(`no gateway address found in routes for ${link.name}`);
   return create(DhcpRecordSchema, {
     address: cidr,
     mac,
     gateway: first.gateway,
-    routes: candidates.filter((route) => route.destination !== local).map(dhcpRoute),
+    routes: candidates
+      .map((route) => ({ ...route, destination: formatCidr(route.destination) }))
+      .filter(({ destination }) => destination === defaultRoute || destination !== local)
+      .map(dhcpRoute),
   });
 }
 
-function isIpv4Destination(route: Route): boolean {
-  const destination = parseCidr(route.destination);
-  if (destination === undefined) throw new Error(`invalid CIDR address: ${route.destination}`);
-  return destination.address.family === 4;
+/** The network that a route leads to. */
+function destinationOf({ destination }: Route): IpNetwork {
+  const network = parseCidr(destination);
+  if (network === undefined) throw new Error(`invalid CIDR address: ${destination}`);
+  return maskedNetwork(network);
 }
 
 function isIpv6(gateway: string): boolean {
   return gateway !== '' && parseIp(gateway)?.family === 6;
 }
 
-function dhcpRoute(route: Route): DhcpRoute {
-  const destination = route.destination === '0.0.0.0/0' ? '' : route.destination;
-  return create(DhcpRouteSchema, { destination, gateway: route.gateway });
+function dhcpRoute({ destination, gateway }: Pick<Route, 'destination' | 'gateway'>): DhcpRoute {
+  return create(DhcpRouteSchema, { destination: destination === defaultRoute ? '' : destination, gateway });
 }

@@ -19,15 +19,12 @@ export function networksForLiveUpdate(
   interfaces: readonly VmiInterface[],
   statuses: readonly InterfaceStatus[],
 ): string[] {
-  const status = new Map(statuses.map((entry) => [entry.name, entry]));
-  const outsideDomain = interfaces.filter((iface) => {
-    const entry = status.get(iface.name);
-    return entry !== undefined && !containsInfoSource(entry.infoSource, 'domain');
-  });
-  const plugged = outsideDomain.filter(
-    (iface) => !isAbsent(iface) && containsInfoSource(status.get(iface.name)?.infoSource, 'multus-status'),
-  );
-  const unplugged = outsideDomain.filter(isAbsent);
+  const outsideDomain = statuses.filter(({ infoSource }) => !containsInfoSource(infoSource, 'domain'));
+  const inPod = outsideDomain.filter(({ infoSource }) => containsInfoSource(infoSource, 'multus-status'));
+  const isAmong = (entries: readonly InterfaceStatus[], iface: VmiInterface) =>
+    entries.some(({ name }) => name === iface.name);
+  const plugged = interfaces.filter((iface) => !isAbsent(iface) && isAmong(inPod, iface));
+  const unplugged = interfaces.filter((iface) => isAbsent(iface) && isAmong(outsideDomain, iface));
   return [...namesWithNetwork(plugged, networks), ...namesWithNetwork(unplugged, networks)];
 }
 

@@ -69,9 +69,9 @@ export function formatIp(address: IpAddress): string {
   return `${groups.slice(0, start).join(':')}::${groups.slice(start + length).join(':')}`;
 }
 
-/** Undefined for what is not `<address>/<prefix length>`. */
+/** Undefined for what is not `<address>/<prefix length>`; as in Go, the length may begin with zeros. */
 export function parseCidr(text: string): IpNetwork | undefined {
-  const match = /^([^/]+)\/(0|[1-9][0-9]{0,2})$/.exec(text);
+  const match = /^([^/]+)\/([0-9]+)$/.exec(text);
   if (match?.[1] === undefined) return undefined;
   const address = parseIp(match[1]);
   const prefixLength = Number(match[2]);
@@ -106,10 +106,12 @@ export function isGlobalUnicast(address: IpAddress): boolean {
   return value !== 1n && value >> 120n !== 0xffn;
 }
 
-/** Six octets with colons or dashes, as lower case with colons. */
+/** Six octets with colons or dashes, or three pairs of them with dots, as lower case with colons. */
 export function parseMac(text: string): string | undefined {
-  if (!/^[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}$|^[0-9a-fA-F]{2}(-[0-9a-fA-F]{2}){5}$/.test(text)) {
-    return undefined;
-  }
-  return text.toLowerCase().replaceAll('-', ':');
+  const octets = /^[0-9a-f]{2}(?:(:|-)[0-9a-f]{2}(?:\1[0-9a-f]{2}){4})$|^[0-9a-f]{4}(\.[0-9a-f]{4}){2}$/i;
+  if (!octets.test(text)) return undefined;
+  return text
+    .toLowerCase()
+    .replaceAll(/[:.-]/g, '')
+    .replaceAll(/..(?!$)/g, '$&:');
 }

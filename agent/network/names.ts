@@ -48,19 +48,8 @@ export function podInterfaces(
   return names;
 }
 
-export function bridgeName(podInterface: string): string {
-  return `k6t-${withoutPodPrefix(podInterface)}`;
-}
-
 /** Name that the pod link has once a dummy took its place. */
 export function renamedLink(podInterface: string): string {
-  return `${withoutPodPrefix(podInterface)}-nic`;
-}
-
-export function tapName(network: VmiNetwork, podInterface: string): string {
-  return isSecondary(network) ? `tap${podInterface.slice(3)}` : 'tap0';
-}
-
-function withoutPodPrefix(name: string): string {
-  return name.startsWith('pod') ? name.slice(3) : name;
+  const stem = podInterface.startsWith('pod') ? podInterface.slice(3) : podInterface;
+  return `${stem}-nic`;
 }

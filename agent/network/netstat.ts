@@ -5,7 +5,7 @@
 import type { Domain, DomainInterfaceStatus } from '../api/domain.js';
 import type { Vmi } from '../api/vmi.js';
 import { addInfoSource, containsInfoSource } from './infosource.js';
-import { formatIp, type IpAddress, isGlobalUnicast, parseIp } from './ip.js';
+import { formatIp, isGlobalUnicast, parseIp } from './ip.js';
 import {
   type InterfaceStatus,
   interfaceStatuses,
@@ -26,16 +26,20 @@ export function interfaceStatusesOf(vmi: Vmi, domain: Domain | undefined, podIps
   if (domain === undefined) return previous;
   const podNetwork = vmiNetworks(vmi).find((network) => network.pod)?.name;
 
-  const entries = [...domainInterfaces(domain), ...sriovInterfaces(vmi, domain)];
-  const guestOnly = addGuestInfo(entries, domain.Status.Interfaces ?? []);
-  for (const entry of entries) {
-    const iface = vmiInterfaces(vmi).find((candidate) => candidate.name === entry.status.name);
-    const isPodNetwork = podNetwork !== undefined && entry.status.name === podNetwork;
-    const own = iface === undefined ? [] : (podIps.get(iface.name) ?? []);
-    setAddresses(entry.status, mergeAddresses(iface, own, entry.guestIps, isPodNetwork));
+  const devices = [...domainInterfaces(domain), ...sriovInterfaces(vmi, domain)];
+  const entries = devices.map((status): Entry => {
+    const iface = vmiInterfaces(vmi).find((candidate) => candidate.name === status.name);
+    return { status, iface, guestIps: [] };
+  });
+  addGuestInfo(entries, domain.Status.Interfaces ?? []);
+  for (const { status, iface, guestIps } of entries) {
+    if (iface === undefined) continue;
+    const isPodNetwork = podNetwork !== undefined && iface.name === podNetwork;
+    const own = podIps.get(iface.name) ?? [];
+    setAddresses(status, mergeAddresses(iface, own, guestIps, isPodNetwork));
   }
 
-  const result = [...entries.map((entry) => entry.status), ...guestOnly];
+  const result = entries.map((entry) => entry.status);
   if (podNetwork !== undefined) movePodNetworkFirst(result, podNetwork, previous);
   addMultus(result, vmiInterfaces(vmi), previous);
   for (const status of result) keepPodInterfaceName(status, previous);
@@ -44,57 +48,76 @@ export function interfaceStatusesOf(vmi: Vmi, domain: Domain | undefined, podIps
 
 interface Entry {
   readonly status: InterfaceStatus;
-  /** Of all guest interfaces with this entry's MAC, in order of appearance. */
+  /** Undefined: not in the spec. */
+  readonly iface: VmiInterface | undefined;
+  /** Of an interface of the spec: those of all guest interfaces with its MAC, in order of appearance. */
   readonly guestIps: string[];
 }
 
-function domainInterfaces(domain: Domain): Entry[] {
-  return (domain.Spec.Devices?.Interfaces ?? []).map((device) => ({
-    status: {
-      name: device.Alias?.Name ?? '',
+function domainInterfaces(domain: Domain): InterfaceStatus[] {
+  return (domain.Spec.Devices?.Interfaces ?? []).map((device) => {
+    const linkState = device.LinkState === undefined ? 'up' : device.LinkState.State;
+    return {
+      ...(device.Alias?.Name && { name: device.Alias.Name }),
       ...(device.MAC?.MAC && { mac: device.MAC.MAC }),
       infoSource: 'domain',
       ...(device.Driver?.Queues !== 0 && { queueCount: device.Driver?.Queues ?? 1 }),
-      linkState: device.LinkState?.State || 'up',
-    },
-    guestIps: [],
-  }));
+      ...(linkState && { linkState }),
+    };
+  });
 }
 
-function sriovInterfaces(vmi: Vmi, domain: Domain): Entry[] {
+function sriovInterfaces(vmi: Vmi, domain: Domain): InterfaceStatus[] {
   return (domain.Spec.Devices?.HostDevices ?? [])
     .map((device) => device.Alias?.Name ?? '')
     .filter((alias) => alias.startsWith(sriovAlias))
     .map((alias) => {
       const name = alias.slice(sriovAlias.length);
       const mac = vmiInterfaces(vmi).find((iface) => iface.name === name)?.macAddress;
-      return { status: { name, ...(mac && { mac }), infoSource: 'domain' }, guestIps: [] };
+      return { ...(name && { name }), ...(mac && { mac }), infoSource: 'domain' };
     });
 }
 
-/** Adds what the guest agent tells to the entries; answers the interfaces that only the guest knows. */
-function addGuestInfo(entries: readonly Entry[], guest: readonly DomainInterfaceStatus[]): InterfaceStatus[] {
-  const guestOnly: InterfaceStatus[] = [];
+/** Adds what the guest agent tells to the entries, and entries for interfaces that only the guest knows. */
+function addGuestInfo(entries: Entry[], guest: readonly DomainInterfaceStatus[]): void {
+  const limit = entries.length + maxGuestOnly;
   for (const { Mac, Ip, IPs, InterfaceName } of guest) {
     const entry = entries.find(({ status }) => (status.mac ?? '') === Mac);
     if (entry === undefined) {
-      if (guestOnly.length < maxGuestOnly) {
-        guestOnly.push({
-          ...(Mac && { mac: Mac }),
-          ...(Ip && { ipAddress: Ip }),
-          ...(IPs?.length && { ipAddresses: [...IPs] }),
-          ...(InterfaceName && { interfaceName: InterfaceName }),
-          infoSource: 'guest-agent',
-        });
-      }
+      if (entries.length === limit) continue;
+      const status = {
+        ...(Mac && { mac: Mac }),
+        ...(Ip && { ipAddress: Ip }),
+        ...(IPs?.length && { ipAddresses: [...IPs] }),
+        ...(InterfaceName && { interfaceName: InterfaceName }),
+        infoSource: 'guest-agent',
+      };
+      entries.push({ status, iface: undefined, guestIps: [] });
       continue;
     }
-    entry.guestIps.push(...(IPs ?? []));
+    if (entry.iface === undefined) replaceAddresses(entry.status, IPs ?? []);
+    else entry.guestIps.push(...(IPs ?? []));
     entry.status.interfaceName = InterfaceName;
-    if (InterfaceName) entry.status.infoSource = addInfoSource(entry.status.infoSource, 'guest-agent');
+    if (InterfaceName) entry.status.infoSource = 'domain, guest-agent';
   }
   for (const { status } of entries) if (!status.interfaceName) delete status.interfaceName;
-  return guestOnly;
+}
+
+/** What is not in the spec has the guest's addresses, of each family those of the first that has some. */
+function replaceAddresses(status: InterfaceStatus, guest: readonly string[]): void {
+  const addresses = ([4, 6] as const).flatMap((family) => {
+    const known = addressesOf(status.ipAddresses ?? [], family);
+    const reported = addressesOf(guest, family);
+    // An interface without any of a family clears it.
+    return known.length === 0 || reported.length === 0 ? reported : known;
+  });
+  delete status.ipAddress;
+  delete status.ipAddresses;
+  setAddresses(status, addresses);
+}
+
+function addressesOf(texts: readonly string[], family: 4 | 6): string[] {
+  return texts.filter((text) => parseIp(text)?.family === family);
 }
 
 /**
@@ -103,25 +126,27 @@ function addGuestInfo(entries: readonly Entry[], guest: readonly DomainInterface
  * that may leave a link.
  */
 export function mergeAddresses(
-  iface: VmiInterface | undefined,
+  iface: VmiInterface,
   own: readonly string[],
   guest: readonly string[],
   isPodNetwork: boolean,
 ): string[] {
-  if (iface?.masquerade) return [...own];
-  const ownFamilies = new Set(own.map((text) => parseIp(text)?.family));
-  const usable = uniqueAddresses(guest).filter(
-    (address) => !ownFamilies.has(address.family) && (!isPodNetwork || isGlobalUnicast(address)),
-  );
-  const byFamily = [4, 6].flatMap((family) => usable.filter((address) => address.family === family));
-  return [...own, ...byFamily.map(formatIp)];
+  if (iface.masquerade) return [...own];
+  const missing = ([4, 6] as const).filter((family) => addressesOf(own, family).length === 0);
+  const usable = uniqueAddresses(guest).filter((text) => {
+    const address = parseIp(text);
+    return address !== undefined && (!isPodNetwork || isGlobalUnicast(address));
+  });
+  return [...own, ...missing.flatMap((family) => addressesOf(usable, family))];
 }
 
-function uniqueAddresses(texts: readonly string[]): IpAddress[] {
-  const seen = new Map<string, IpAddress>();
+/** The first text of each address. */
+function uniqueAddresses(texts: readonly string[]): string[] {
+  const seen = new Map<string, string>();
   for (const text of texts) {
     const address = parseIp(text);
-    if (address !== undefined) seen.set(formatIp(address), address);
+    const known = address === undefined ? text : formatIp(address);
+    if (!seen.has(known)) seen.set(known, text);
   }
   return [...seen.values()];
 }
@@ -168,6 +193,6 @@ function addMultus(
 }
 
 function keepPodInterfaceName(status: InterfaceStatus, previous: readonly InterfaceStatus[]): void {
-  const name = previous.find((entry) => entry.name === status.name)?.podInterfaceName;
+  const name = previous.findLast((entry) => entry.name === status.name)?.podInterfaceName;
   if (status.name && name) status.podInterfaceName = name;
 }

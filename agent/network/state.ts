@@ -43,6 +43,9 @@ export interface NetworkRecord {
   readonly dhcp?: DhcpRecord;
 }
 
+/** What virt-api admits (KubeVirt pkg/network/admitter/netiface.go), as far as it fits a file's name. */
+const networkName = /^[A-Za-z0-9_-]{1,240}$/;
+
 const maxFileBytes = 256 * 1024;
 const maxPodIps = 16;
 
@@ -125,8 +128,8 @@ export class NetworkStateStore {
   }
 
   #path(vmiUid: string, network: string): string {
-    if (!/^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$/.test(network)) {
-      throw new Error(`network name ${network} of VMI ${vmiUid} is not a DNS label`);
+    if (!networkName.test(network)) {
+      throw new Error(`network name ${network} of VMI ${vmiUid} cannot name a file`);
     }
     return join(this.#vmiDirectory(vmiUid), network);
   }

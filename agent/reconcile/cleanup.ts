@@ -4,7 +4,9 @@ import type { ControllerDeps } from './deps.js';
 import type { EndedGuests } from './ended-guests.js';
 import type { IoErrorBackoff } from './io-errors.js';
 import type { PanicCounter } from './panics.js';
+import type { StartingDomains } from './starting-domains.js';
 import type { SriovHotplug } from './update/sriov-hotplug.js';
+import type { VolumePolls } from './volume-poll.js';
 
 export type CleanupDeps = Pick<
   ControllerDeps,
@@ -26,6 +28,8 @@ export interface VmMemory {
   readonly sriov: SriovHotplug;
   readonly ioErrors: IoErrorBackoff;
   readonly ended: EndedGuests;
+  readonly volumePolls: VolumePolls;
+  readonly starting: StartingDomains;
 }
 
 /**
@@ -57,6 +61,8 @@ export async function cleanUp(
   }
   deps.memory.sriov.forget(ref.uid);
   deps.memory.ioErrors.forget(ref.uid);
+  deps.memory.volumePolls.forget(ref.uid);
+  deps.memory.starting.forget(ref.uid);
   await deps.clients.close(ref);
   deps.domains.delete(key);
   await deps.clients.forget(ref);

@@ -23,9 +23,11 @@ import {
   refOf,
 } from './predicates.js';
 import { stopVm } from './shutdown.js';
+import { isNotStarted, isStartingHere, StartingDomains } from './starting-domains.js';
 import { currentPhase, writeStatus } from './status-write.js';
 import { SriovHotplug } from './update/sriov-hotplug.js';
 import { connect, updateVm } from './update/update.js';
+import { VolumePolls } from './volume-poll.js';
 
 /**
  * One pass over one key at a time: the caller, the work queue's worker, never runs `execute` for a key
@@ -44,14 +46,17 @@ export class VmiController {
         sriov: new SriovHotplug(deps.clock),
         ioErrors: new IoErrorBackoff(deps.clock),
         ended: new EndedGuests(),
+        volumePolls: new VolumePolls(deps.clock),
+        starting: new StartingDomains(deps.clock),
       },
     };
   }
 
   /** Entries kept for VMIs beside the caches; none is left when all VMIs are gone. */
   get remembered(): number {
-    const { panics, sriov, ioErrors, ended } = this.#deps.memory;
-    return this.#lastUids.size + panics.size + sriov.size + ioErrors.size + ended.size;
+    const { panics, sriov, ioErrors, ended, volumePolls, starting } = this.#deps.memory;
+    const kept = [this.#lastUids, panics, sriov, ioErrors, ended, volumePolls, starting];
+    return kept.reduce((sum, { size }) => sum + size, 0);
   }
 
   /** `key`: namespace/name. Throws when the key is to be retried through the rate limiter. */
@@ -95,6 +100,11 @@ export class VmiController {
       await cleanUp(this.#deps, pass.key, pass.ref, pass.vmi);
     }
     if (verdict === 'owned-elsewhere') return this.#cleanUpMoved(pass);
+    const { domain } = pass;
+    if (verdict === 'ignore-migrating' && hasVmi(pass) && domain !== undefined) {
+      if (isStartingHere(pass.vmi, domain, host)) return this.#awaitStart(pass, domain);
+    }
+    this.#deps.memory.starting.forget(pass.ref.uid);
     if (verdict !== 'sync') return undefined;
     if (!hasVmi(pass) || !isRunning(pass.vmi) || pass.domain !== undefined) return this.#sync(pass);
     if (this.#deps.memory.ended.phase(pass.ref.uid) !== undefined) return this.#sync(pass);
@@ -102,12 +112,30 @@ export class VmiController {
     const learned = await this.#learnDomain(pass);
     if (learned === 'wait') return undefined;
     if (learned === undefined) return this.#sync(pass);
+    this.#deps.domains.put(pass.key, learned);
     return this.#act({ ...pass, domain: learned });
   }
 
+  /** A start that fails right away may leave the last that was heard of it for ever: its launcher is asked. */
+  async #awaitStart(pass: VmiPass, domain: Domain): Promise<void> {
+    const { queue, domains, memory } = this.#deps;
+    const waitMs = memory.starting.askInMs(pass.ref.uid, domain);
+    if (waitMs > 0) return queue.addAfter(pass.key, waitMs);
+    const learned = await this.#learnDomain(pass);
+    if (learned === 'wait') return undefined;
+    if (learned !== undefined && !isNotStarted(learned)) {
+      domains.put(pass.key, learned);
+      return this.#act({ ...pass, domain: learned });
+    }
+    // Nothing is cleaned up, or the pod's container disks would end: the launcher starts it again.
+    domains.delete(pass.key);
+    return this.#act({ ...pass, domain: undefined });
+  }
+
   /**
-   * A running VM whose domain is not cached, mostly because the agent has just started: its launcher is
-   * asked before anything is concluded. `wait`: the key comes back.
+   * Asks the launcher of a VM whose domain is not cached, mostly because the agent has just started, or is cached as
+   * it may be no more: a launcher tries for 20 s to send an event, so that an agent that was away is told last what
+   * was true before. Undefined: there is no domain, or the launcher is dead. `wait`: the key comes back.
    */
   async #learnDomain(pass: VmiPass): Promise<Domain | 'wait' | undefined> {
     const { clients, queue, domains, events, log } = this.#deps;
@@ -120,9 +148,10 @@ export class VmiController {
     try {
       const client = await connect(this.#deps, pass);
       if (client === undefined) return 'wait';
+      const cached = domains.get(pass.key);
       const domain = await client.getDomain();
-      if (domain !== undefined) domains.put(pass.key, domain);
-      return domain;
+      // An event overtook the answer, and has queued the key.
+      return domains.get(pass.key) === cached ? domain : 'wait';
     } catch (error) {
       if (error instanceof ConnectHeldBack) {
         queue.addAfter(pass.key, error.retryAfterMs);
@@ -176,6 +205,15 @@ export class VmiController {
     }
     if (pass.domain?.Status.Status === 'Running') timeline?.mark(pass.ref, 'domain running', 'launcher');
     const branch = await this.#decide(pass);
+    if (branch === 'delete' && hasVmi(pass) && !isFinal(pass.vmi) && isNotStarted(pass.domain)) {
+      // An event of before the start may have come late.
+      const learned = await this.#learnDomain(pass);
+      if (learned === 'wait') return undefined;
+      if (isAlive(learned)) {
+        this.#deps.domains.put(pass.key, learned);
+        return this.#act({ ...pass, domain: learned });
+      }
+    }
     await this.#afterStop(pass);
     const branchError = await this.#run(branch, pass);
     if (hasVmi(pass)) await writeStatus(this.#deps, pass, branchError);

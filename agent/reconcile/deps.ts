@@ -6,7 +6,6 @@ import type {
   Clock,
   ContainerDisks,
   DeviceOwnership,
-  DevicePolicy,
   DomainStore,
   DownwardMetrics,
   EventRecorder,
@@ -65,7 +64,6 @@ export interface ControllerDeps {
   readonly networks: PodNetworks;
   readonly netStat: NetStat;
   readonly devices: DeviceOwnership;
-  readonly devicePolicy: DevicePolicy;
   readonly hypervisor: Hypervisor;
   readonly downwardMetrics: DownwardMetrics;
   readonly migrationProxy: MigrationProxy;

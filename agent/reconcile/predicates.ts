@@ -97,13 +97,18 @@ export function isAlive(domain: Domain | undefined): domain is Domain {
 
 export function isOwnedByNode(vmi: Vmi, host: string): boolean {
   if (host === '') return false;
-  return vmi.metadata.labels?.[nodeNameLabel] === host || vmi.status.nodeName === host;
+  const { nodeName } = vmi.status;
+  return nodeName === host || (isNone(nodeName) && vmi.metadata.labels?.[nodeNameLabel] === host);
 }
 
-/** Another node has taken the VMI over. */
+/** Another node has taken the VMI over. One of its label and its status alone is not enough to clean up after it. */
 export function isOwnedElsewhere(vmi: Vmi, host: string): boolean {
-  const node = vmi.status.nodeName;
-  return node !== undefined && node !== '' && !isOwnedByNode(vmi, host);
+  const { nodeName } = vmi.status;
+  return !isNone(nodeName) && nodeName !== host && vmi.metadata.labels?.[nodeNameLabel] !== host;
+}
+
+function isNone(name: string | null | undefined): boolean {
+  return name == null || name === '';
 }
 
 export function isNonRoot(vmi: Vmi): boolean {

@@ -2,9 +2,9 @@
  * Filesystem claims become host disks in the VMI that the launcher gets, and only there (KubeVirt
  * pkg/host-disk ReplacePVCByHostDisk). Pure.
  */
+import { formatQuantity, quantityFormat, quantityValue } from '../api/quantity.js';
 import type { Vmi, VmiSpec } from '../api/vmi.js';
 import { alignToMebibyte, claimImagePath } from '../storage/host-disks.js';
-import { formatQuantity, quantityFormat, quantityValue } from './quantity.js';
 
 type Volume = NonNullable<VmiSpec['volumes']>[number];
 type ClaimInfo = NonNullable<NonNullable<Vmi['status']['volumeStatus']>[number]['persistentVolumeClaimInfo']>;
@@ -22,15 +22,18 @@ export function replacePvcByHostDisk(vmi: Vmi): Vmi {
 }
 
 function replaceableClaims(vmi: Vmi): Map<string, ClaimInfo> {
-  const filesystems = new Set(vmi.spec.domain?.devices?.filesystems?.map(({ name }) => name));
-  const statuses = new Map(vmi.status.volumeStatus?.map((status) => [status.name, status]));
+  const statuses = vmi.status.volumeStatus ?? [];
+  const others = new Set([
+    ...(vmi.spec.domain?.devices?.filesystems ?? []).map(({ name }) => name),
+    ...statuses.filter(({ hotplugVolume }) => hotplugVolume != null).map(({ name }) => name),
+  ]);
   const claims = new Map<string, ClaimInfo>();
   for (const volume of vmi.spec.volumes ?? []) {
-    if (!usesClaim(volume) || filesystems.has(volume.name)) continue;
-    const status = statuses.get(volume.name);
-    const claim = status?.persistentVolumeClaimInfo;
-    if (status?.hotplugVolume != null || claim == null || claim.volumeMode === 'Block') continue;
-    claims.set(volume.name, claim);
+    if (!usesClaim(volume) || others.has(volume.name)) continue;
+    const claim = statuses.findLast(
+      ({ name, persistentVolumeClaimInfo }) => name === volume.name && persistentVolumeClaimInfo != null,
+    )?.persistentVolumeClaimInfo;
+    if (claim != null && claim.volumeMode !== 'Block') claims.set(volume.name, claim);
   }
   return claims;
 }
@@ -51,7 +54,10 @@ function hostDiskVolume(name: string, claim: ClaimInfo): Volume {
   };
 }
 
-/** The smaller of what was requested and what there is, in whole MiB and the notation of the latter. */
+/**
+ * The smaller of what was requested and what there is, in whole MiB and the notation of the latter; where nothing is
+ * said to be there, in that of a Kubernetes quantity without one.
+ */
 function diskCapacity(name: string, claim: ClaimInfo): string {
   const capacity = storageOf(name, claim.capacity);
   const requested = storageOf(name, claim.requests);
@@ -65,7 +71,7 @@ function diskCapacity(name: string, claim: ClaimInfo): string {
   }
   const rounded = alignToMebibyte(size);
   if (rounded <= 0n) throw new Error(`the size for volume ${name} is too low, must be at least 1MiB`);
-  return formatQuantity(rounded, capacity?.format ?? 'decimal');
+  return formatQuantity(rounded, capacity?.format ?? 'exponent');
 }
 
 function storageOf(name: string, resources: Readonly<Record<string, string>> | undefined) {

@@ -3,7 +3,7 @@
  * key would wait for that event; a difference that is none would be written for ever.
  */
 import { isLosslessNumber } from 'lossless-json';
-import { quantityNanos } from './quantity.js';
+import { quantityNanos } from '../api/quantity.js';
 import { instant } from './time.js';
 
 /** Fields whose text is a quantity. */

@@ -11,6 +11,7 @@ import { isFinal, isMigrationTarget, phaseOf } from './predicates.js';
 import { semanticEqual } from './semantic-equal.js';
 import { applyStatusRules } from './status/apply.js';
 import type { StatusPorts, StatusSettings } from './status/pass.js';
+import { lookAgain } from './update/hotplug-mount.js';
 
 export type StatusDeps = ControllerDeps & { readonly memory: VmMemory };
 
@@ -30,7 +31,7 @@ export async function writeStatus(
     statusPorts(deps),
     statusSettings(deps.clusterConfig(), deps.node),
   );
-  for (const seconds of rules.requeueAfterSeconds) deps.queue.addAfter(pass.key, seconds * 1000);
+  if (rules.volumesOnTheirWay) lookAgain(deps, pass);
 
   const oldPhase = phaseOf(cached);
   const computed = await currentPhase(deps, pass);

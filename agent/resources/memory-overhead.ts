@@ -2,9 +2,9 @@
  * Memory that a VM takes beside what its guest has, and how much of all it may lock (KubeVirt pkg/hypervisor/kvm).
  * Bytes throughout. All pure.
  */
+import { quantityNanos, quantityValue } from '../api/quantity.js';
 import type { Vmi, VmiSpec } from '../api/vmi.js';
 import type { HypervisorName } from '../cluster/config.js';
-import { quantityNanos, quantityValue } from '../reconcile/quantity.js';
 
 export interface OverheadSettings {
   /** Go's name of the node's architecture; the VMI's own wins where the hypervisor is KVM. */

@@ -1,6 +1,10 @@
 /** Container disks of launcher pods (KubeVirt pkg/virt-handler/container-disk/mount.go). */
-import { Code } from '@connectrpc/connect';
-import { ContainerDiskState } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import {
+  ContainerDiskState,
+  type MountContainerDisksRequestSchema,
+  type StatContainerDisksRequestSchema,
+} from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import type { PodRef } from '../api/pod-ref.js';
 import { type Vmi, type VmiRef, vmiKey } from '../api/vmi.js';
 import { HelperError } from '../helper/errors.js';
@@ -21,12 +25,12 @@ export interface DiskPodState {
 
 /** The helper's container-disk calls. All throw a HelperError. */
 export interface ContainerDiskHelper {
-  /** `volumeIndex` null: of the kernel-boot container. */
-  statContainerDisk(pod: PodRef, volumeIndex: number | null): Promise<ContainerDiskState>;
-  /** `imagePath` empty: the only file of /disk. False when it was mounted already. */
-  mountContainerDisk(pod: PodRef, volumeIndex: number, imagePath: string): Promise<boolean>;
-  /** A file of the kernel-boot container. */
-  mountKernelArtifact(pod: PodRef, imagePath: string): Promise<boolean>;
+  /** Volumes in their order, then the kernel-boot container; the first that is not READY is the last. */
+  statContainerDisks(
+    request: MessageInitShape<typeof StatContainerDisksRequestSchema>,
+  ): Promise<ContainerDiskState[]>;
+  /** False when all were mounted already. A failure names the field of what failed; what is before it is mounted. */
+  mountContainerDisks(request: MessageInitShape<typeof MountContainerDisksRequestSchema>): Promise<boolean>;
   unmountContainerDisks(pod: PodRef): Promise<boolean>;
 }
 
@@ -78,16 +82,8 @@ export class HelperContainerDisks implements ContainerDisks {
   async ready(vmi: Vmi, notInitializedSince: number): Promise<boolean> {
     const work = this.#bindWork(vmi);
     if (work === undefined) return true;
-    for (const volume of work.volumes) {
-      const what = `containerdisk ${volume.name}`;
-      if (!(await this.#listens(vmi, work.pods, volume.index, what))) {
-        return this.#late(notInitializedSince, what);
-      }
-    }
-    if (work.artifacts !== undefined && !(await this.#listens(vmi, work.pods, null, kernelBootContainer))) {
-      return this.#late(notInitializedSince, kernelBootContainer);
-    }
-    return true;
+    const silent = await this.#firstSilent(vmi, work);
+    return silent === undefined || this.#late(notInitializedSince, silent);
   }
 
   async mountAndVerify(vmi: Vmi): Promise<void> {
@@ -100,19 +96,19 @@ export class HelperContainerDisks implements ContainerDisks {
         `Found multiple pods active for vmi ${vmiKey(vmi.metadata)}. Waiting on outdated pod directories to be removed`,
       );
     }
-    for (const { name, index, imagePath } of work.volumes) {
-      try {
-        await this.#options.helper.mountContainerDisk(pod.ref, index, imagePath);
-      } catch (error) {
-        throw new Error(`failed to mount containerdisk ${name}: ${message(error)}`, { cause: error });
-      }
-    }
-    for (const path of work.artifacts ?? []) {
-      try {
-        await this.#options.helper.mountKernelArtifact(pod.ref, path);
-      } catch (error) {
-        throw new Error(`failed to mount kernel artifact ${path}: ${message(error)}`, { cause: error });
-      }
+    const { volumes, artifacts = [] } = work;
+    const images = [
+      ...volumes.map(({ name }, i) => ({ field: `disks[${i}]`, what: `containerdisk ${name}` })),
+      ...artifacts.map((path, i) => ({ field: `kernel_artifacts[${i}]`, what: `kernel artifact ${path}` })),
+    ];
+    if (images.length === 0) return;
+    const disks = volumes.map(({ index, imagePath }) => ({ volumeIndex: index, imagePath }));
+    const request = { pod: pod.ref, disks, kernelArtifacts: [...artifacts] };
+    try {
+      await this.#options.helper.mountContainerDisks(request);
+    } catch (error) {
+      const failed = failedOf(images, error);
+      throw new Error(`failed to mount ${images[failed]?.what}: ${message(error)}`, { cause: error });
     }
   }
 
@@ -124,7 +120,6 @@ export class HelperContainerDisks implements ContainerDisks {
       try {
         await this.#options.helper.unmountContainerDisks({ podUid, vmiUid: vmi.uid });
       } catch (error) {
-        if (error instanceof HelperError && error.code === Code.NotFound) continue;
         throw new Error(`failed to unmount the container disks of pod ${podUid}: ${message(error)}`, {
           cause: error,
         });
@@ -181,21 +176,30 @@ export class HelperContainerDisks implements ContainerDisks {
     return needed ? { volumes, artifacts, pods } : undefined;
   }
 
-  async #listens(
-    vmi: Vmi,
-    pods: readonly DiskPod[],
-    volumeIndex: number | null,
-    what: string,
-  ): Promise<boolean> {
+  /** The first container that listens in none of the pods; a pod is asked for those that no pod before it has. */
+  async #firstSilent(vmi: Vmi, { volumes, artifacts, pods }: BindWork): Promise<string | undefined> {
+    const kernelBoot = artifacts !== undefined;
+    let silent = [
+      ...volumes.map(({ name, index }) => ({ what: `containerdisk ${name}`, index })),
+      ...(kernelBoot ? [{ what: kernelBootContainer, index: null }] : []),
+    ];
     for (const { ref } of pods) {
+      const volumeIndexes = silent.flatMap(({ index }) => index ?? []);
       try {
-        const state = await this.#options.helper.statContainerDisk(ref, volumeIndex);
-        if (state === ContainerDiskState.READY) return true;
+        const request = { pod: ref, volumeIndexes, kernelBoot };
+        const states = await this.#options.helper.statContainerDisks(request);
+        silent = silent.slice(states.filter((state) => state === ContainerDiskState.READY).length);
       } catch (error) {
-        this.#options.log.object(vmi.metadata).warning(`${what} of pod ${ref.podUid} is not ready`, error);
+        const asked = silent.map(({ index }, i) => ({
+          field: index === null ? 'kernel_boot' : `volume_indexes[${i}]`,
+        }));
+        silent = silent.slice(failedOf(asked, error));
+        const what = `${silent[0]?.what} of pod ${ref.podUid}`;
+        this.#options.log.object(vmi.metadata).warning(`${what} is not ready`, error);
       }
+      if (silent.length === 0) return undefined;
     }
-    return false;
+    return silent[0]?.what;
   }
 
   #late(notInitializedSince: number, what: string): false {
@@ -217,7 +221,15 @@ function containerDiskVolumes(vmi: Vmi): ContainerDiskVolume[] {
 function kernelArtifacts(vmi: Vmi): string[] | undefined {
   const container = vmi.spec.domain?.firmware?.kernelBoot?.container;
   if (container === undefined) return undefined;
-  return [container.initrdPath ?? '', container.kernelPath ?? ''].filter((path) => path !== '');
+  const paths = [container.initrdPath ?? '', container.kernelPath ?? ''].filter((path) => path !== '');
+  return [...new Set(paths)];
+}
+
+/** Position of what a failed call to the helper is about; of the first where it names none of them. */
+function failedOf(items: readonly { readonly field: string }[], error: unknown): number {
+  const named = error instanceof HelperError ? error.field : '';
+  const failed = items.findIndex(({ field }) => named === field || named.startsWith(`${field}.`));
+  return Math.max(failed, 0);
 }
 
 function message(error: unknown): string {

@@ -18,7 +18,7 @@ export interface HotplugPlan {
 
 /**
  * What the spec still wants of the volumes that the status says are attached. `attachmentPodUid`: where all of them come
- * from, on the target of a migration.
+ * from, on the target of a migration; each from its own without one.
  */
 export function hotplugPlan(vmi: Vmi, host: string, attachmentPodUid?: string): HotplugPlan {
   const wanted = new Set([...(vmi.spec.volumes ?? []), ...utilityVolumes(vmi)].map(({ name }) => name));
@@ -31,8 +31,8 @@ export function hotplugPlan(vmi: Vmi, host: string, attachmentPodUid?: string): 
       skipped.push(name);
       continue;
     }
-    const source = attachmentPodUid ?? hotplugVolume.attachPodUID ?? '';
-    if (source !== '') volumes.push({ volume: name, attachmentPodUid: source, kind });
+    const source = attachmentPodUid || hotplugVolume.attachPodUID;
+    if (source) volumes.push({ volume: name, attachmentPodUid: source, kind });
   }
   return { volumes, skipped };
 }
@@ -80,4 +80,14 @@ function isUtilityVolume(vmi: Vmi, volume: string): boolean {
 
 function utilityVolumes(vmi: Vmi) {
   return vmi.spec.utilityVolumes ?? [];
+}
+
+/** One in block mode has been in the launcher at the last status write. */
+export function hasPluggedBlockVolume(vmi: Vmi): boolean {
+  return (vmi.status.volumeStatus ?? []).some(
+    ({ hotplugVolume, persistentVolumeClaimInfo, phase }) =>
+      hotplugVolume != null &&
+      persistentVolumeClaimInfo?.volumeMode === 'Block' &&
+      (phase === 'MountedToPod' || phase === 'Ready'),
+  );
 }

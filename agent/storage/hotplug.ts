@@ -11,6 +11,7 @@ import {
 } from '../reconcile/ports.js';
 import {
   type HotplugVolume,
+  hasPluggedBlockVolume,
   hotplugPlan,
   type VolumeKind,
   volumeKind,
@@ -39,8 +40,12 @@ export interface HotplugHelper {
   ): Promise<PlugResult>;
   listPlugged(pod: PodRef): Promise<readonly PluggedVolume[]>;
   plugBlock(pod: PodRef, attachmentPodUid: string, volume: string): Promise<PlugResult>;
+  /** A block device stays recorded until the device policy denies it. */
   unplug(pod: PodRef, volume: string, kind: VolumeKind): Promise<boolean>;
-  /** Resolves to what went wrong, one line each; nothing is plugged or recorded any more all the same. */
+  /**
+   * Resolves to what went wrong, one line each; nothing is plugged or recorded any more all the same, and the launcher
+   * may open no block device any more if some were plugged.
+   */
   unplugAll(pod: PodRef): Promise<readonly string[]>;
 }
 
@@ -60,16 +65,14 @@ export class HelperHotplugVolumes implements HotplugVolumes {
   /** VMIs in whose pods nothing was found plugged, and nothing was plugged since. */
   readonly #empty = new Set<string>();
 
-  /** VMIs whose device policy was applied since what is plugged has changed. */
-  readonly #allowed = new Set<string>();
-
   constructor(options: HotplugOptions) {
     this.#options = options;
   }
 
   /**
-   * Tries every volume. Throws what kept those back that are not in the pod, an AggregateError for several; of one
-   * kind of reason, NotExist or WaitingForHotplugMount, one error stands for all.
+   * Tries every volume, and lets the launcher open the block devices. Throws what kept those back that are not in the
+   * pod, an AggregateError for several; of one kind of reason, NotExist or WaitingForHotplugMount, one error stands for
+   * all.
    *
    * @param attachmentPodUid the pod that all volumes come from, on the target of a migration
    */
@@ -84,26 +87,24 @@ export class HelperHotplugVolumes implements HotplugVolumes {
         .warning(`utility volume ${volume} is a block device: it is skipped`);
     }
     const pod = this.#launcherPod(vmi);
-    if (pod === undefined || volumes.length === 0) return;
-    this.#empty.delete(pod.vmiUid);
+    if (pod === undefined) return;
+    if (volumes.length > 0) this.#empty.delete(pod.vmiUid);
     const reasons: Error[] = [];
-    let blockPlugged = false;
+    let blockPlugged = hasPluggedBlockVolume(vmi);
     for (const each of volumes) {
       await attempt(reasons, async () => {
-        const result = await this.#plug(pod, each);
-        if (each.kind !== 'block') return;
-        blockPlugged = true;
-        if (result === 'changed') this.#allowed.delete(pod.vmiUid);
+        await this.#plug(pod, each);
+        if (each.kind === 'block') blockPlugged = true;
       });
     }
-    if (blockPlugged && !this.#allowed.has(pod.vmiUid)) {
-      await attempt(reasons, () => this.#applyPolicy(vmi));
-    }
+    // In every pass: another policy may have taken the place of ours.
+    if (blockPlugged) await attempt(reasons, () => this.#applyPolicy(vmi));
     throwAll(reasons);
   }
 
   /** A pod that cannot be told for certain keeps what it has. */
   async unmount(vmi: Vmi, attached: ReadonlySet<string>): Promise<void> {
+    if (vmi.metadata.uid === '') return;
     const pod = this.#launcherPod(vmi);
     if (pod === undefined || this.#empty.has(pod.vmiUid)) return;
     const recorded = (await this.#options.helper.listPlugged(pod)).filter((volume) => volume.recorded);
@@ -113,25 +114,15 @@ export class HelperHotplugVolumes implements HotplugVolumes {
     }
     const wanted = wantedVolumes(vmi, this.#options.node);
     const failures: Error[] = [];
-    const unplug = (volume: string, kind: VolumeKind) =>
-      explained(`volume ${volume}`, () => this.#options.helper.unplug(pod, volume, kind));
-    const undenied: PluggedVolume[] = [];
-    for (const each of recorded) {
-      const { volume, kind, plugged } = each;
+    let blockUnplugged = false;
+    for (const { volume, kind } of recorded) {
       if (attached.has(volume) || sameEntry(wanted.get(volume), kind)) continue;
-      // What has no node any more is what an agent did not live to deny.
-      const mayBeAllowed = kind === 'block' || (kind === 'directory' && !plugged);
       await attempt(failures, async () => {
-        if (kind !== 'directory' || plugged) await unplug(volume, kind);
-        if (mayBeAllowed) undenied.push(each);
+        await explained(`volume ${volume}`, () => this.#options.helper.unplug(pod, volume, kind));
+        if (kind === 'block') blockUnplugged = true;
       });
     }
-    if (undenied.length > 0) {
-      await attempt(failures, async () => {
-        await this.#applyPolicy(vmi);
-        for (const { volume, kind } of undenied) await unplug(volume, kind);
-      });
-    }
+    if (blockUnplugged) await attempt(failures, () => this.#applyPolicy(vmi));
     if (failures.length > 0) {
       throw new Error(
         `failed to cleanup hotplug mounts for VMI ${vmi.metadata.name}: ${failures.map(message).join('\n')}`,
@@ -150,7 +141,6 @@ export class HelperHotplugVolumes implements HotplugVolumes {
       }
     }
     this.#empty.delete(vmi.uid);
-    this.#allowed.delete(vmi.uid);
   }
 
   async isMounted(vmi: Vmi, volume: string): Promise<boolean> {
@@ -168,7 +158,7 @@ export class HelperHotplugVolumes implements HotplugVolumes {
     return podUid === undefined || pods.length > 1 ? undefined : { podUid, vmiUid: vmi.metadata.uid };
   }
 
-  async #plug(pod: PodRef, { volume, attachmentPodUid, kind }: HotplugVolume): Promise<PlugResult> {
+  async #plug(pod: PodRef, { volume, attachmentPodUid, kind }: HotplugVolume): Promise<void> {
     const { helper } = this.#options;
     const what = `${kind === 'block' ? 'block' : 'filesystem'} hotplug volume ${volume}`;
     let result: PlugResult;
@@ -189,18 +179,15 @@ export class HelperHotplugVolumes implements HotplugVolumes {
         `failed to mount ${what}: attachment pod ${attachmentPodUid} has no ${source} for it`,
       );
     }
-    return result;
   }
 
   /** Lets the launcher open what is plugged, and nothing that is not any more. */
   async #applyPolicy(vmi: Vmi): Promise<void> {
-    this.#allowed.delete(vmi.metadata.uid);
     try {
       await this.#options.devices.apply(vmi);
     } catch (error) {
       throw new Error(`failed to apply the device policy: ${message(error)}`, { cause: error });
     }
-    this.#allowed.add(vmi.metadata.uid);
   }
 }
 

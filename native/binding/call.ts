@@ -11,12 +11,16 @@ export interface NativeError extends Error {
   readonly refused: boolean;
   /** False when something in the pod may differ from before the call. */
   readonly unchanged: boolean;
+  /** Position of what failed in the list that the call was given; absent where it is about none of them. */
+  readonly item?: number;
 }
 
 /** Options common to all privileged calls. */
 export interface Call {
   readonly caps: bigint;
   readonly deadlineMs: number;
+  /** Checked before anything else of the call, with the same capabilities, as by `checkLauncher`. */
+  readonly launcher?: Pick<Launcher, 'pidfd'> & { readonly podUid: string };
 }
 
 /** Peer of an accepted connection (SO_PEERCRED). */

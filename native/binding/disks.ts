@@ -28,32 +28,38 @@ export interface PluggedEntry {
 
 export type ContainerDiskState = 'absent' | 'not-listening' | 'ready';
 
+/** An image in a container of the pod, and where it is mounted. */
+export interface ImageMount {
+  /** Of the container disk; null: a file of the kernel-boot container. */
+  readonly index: number | null;
+  /** Empty: the only file of /disk. */
+  readonly imagePath: string;
+  /** Of the mount point in kernel-boot; of no meaning for a container disk. */
+  readonly name: string;
+}
+
 /** Each runs whole on one privileged thread. */
 export interface DiskCalls {
-  /** `index` null: of the kernel-boot container. */
-  containerDiskState(
+  /**
+   * Up to the first that is not ready, in the order of `indexes`, of which null is the kernel-boot container. An error
+   * names its item.
+   */
+  containerDiskStates(
     call: Call,
     podsDir: number,
     podUid: string,
-    index: number | null,
-  ): Promise<ContainerDiskState>;
-  /** `imagePath` empty: the only file of /disk. False when mounted already. */
-  mountContainerDisk(
+    indexes: readonly (number | null)[],
+  ): Promise<ContainerDiskState[]>;
+  /**
+   * In order, up to the first that fails, which the error names as its item; those before it are mounted then. False
+   * when all were mounted already.
+   */
+  mountContainerDisks(
     call: Call,
     podsDir: number,
     podUid: string,
     launcher: Launcher,
-    index: number,
-    imagePath: string,
-  ): Promise<boolean>;
-  /** A file of the kernel-boot container at kernel-boot/<name>. False when mounted already. */
-  mountKernelArtifact(
-    call: Call,
-    podsDir: number,
-    podUid: string,
-    launcher: Launcher,
-    imagePath: string,
-    name: string,
+    images: readonly ImageMount[],
   ): Promise<boolean>;
   /**
    * The image, open for reading on a read-only mount of its own. `index` null: a file of the kernel-boot

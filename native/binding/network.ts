@@ -106,6 +106,8 @@ export interface NetworkCalls {
     launcher: Launcher,
     forbidden: readonly NamespaceId[],
     plan: NetworkPlan,
+    /** With labelTaps: a tap that cannot get the launcher's label is not made. */
+    selinuxEnforces: boolean,
   ): Promise<boolean>;
   /**
    * Serves passt's repair socket until passt closes the connection, on a thread of its own: the number of TCP sockets

@@ -1,5 +1,5 @@
 /** What the processes need besides calls about pods: sockets, descriptors, watches. */
-import type { Call, Peer } from './call.js';
+import type { Call, NativeError, Peer } from './call.js';
 import type { NamespaceId } from './network.js';
 
 /** A kernel interface; `error` is empty when it is there, `EPERM` when the caller may not find out. */
@@ -16,10 +16,32 @@ export interface InotifyEvent {
   readonly name: string;
 }
 
-/** None but the first takes a privileged thread. */
+/** Bounds of relayed connections. A peer is a guest; where the listener is of another family all are one. */
+export interface RelayLimits {
+  /** At a time, of all peers. */
+  readonly connections: number;
+  /** At a time. */
+  readonly perPeer: number;
+  /** How many a peer may make at once, and make again in a minute. */
+  readonly burst: number;
+  readonly perMinute: number;
+  /** What one connection may bring. */
+  readonly maxReceivedBytes: number;
+}
+
+export interface RelayedConnection {
+  /** A stream socket that Node can use. Its bytes are relayed from and to the connection. */
+  readonly fd: number;
+  /** The guest's number (vsock(7)); 0 for a listener of another family. */
+  readonly cid: number;
+}
+
+/** None but the first two takes a privileged thread. */
 export interface ProcessCalls {
   /** Sets or clears the append-only flag of a file that the helper owns. False: the file system has no such flag. */
   setAppendOnly(call: Call, fd: number, on: boolean): Promise<boolean>;
+  /** Listens on the host's vsock address, CID 2, port 1 (vsock(7)), after the kernel was made to load /dev/vhost-vsock. */
+  listenVsock(call: Call): Promise<number>;
   close(fd: number): void;
   /** Which of the kernel interfaces that operations use this kernel has. Nothing takes effect. */
   probeKernel(): KernelFeature[];
@@ -35,6 +57,16 @@ export interface ProcessCalls {
   }): number;
   /** Accepts on a listening descriptor until stopped. Takes over the descriptor. */
   acceptConnections(fd: number, onConnection: (fd: number, peer: Peer) => void): { stop(): void };
+  /**
+   * Accepts on a listening stream socket of any family, which it takes over, and relays each connection to a socket
+   * that Node can use. Those beyond the limits are closed at once. An error is the last that comes. `stop` closes
+   * everything at once.
+   */
+  acceptRelayed(
+    fd: number,
+    limits: RelayLimits,
+    onArrival: (arrived: RelayedConnection | NativeError) => void,
+  ): { stop(): void };
   /**
    * Serves the descriptor channel: each accepted connection carries one request message of at most
    * `maxBytes`, within `timeoutMs`, then `onRequest`; `reply` sends one status byte and at most one

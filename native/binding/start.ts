@@ -1,4 +1,5 @@
 /** How the helper gives up its privileges at start. */
+import type { NativeError } from './call.js';
 
 /** Called once each, in this order, from the main thread. */
 export interface StartCalls {
@@ -12,6 +13,12 @@ export interface StartCalls {
    * privileged threads are started.
    */
   joinCgroupNamespace(path: string): void;
+  /**
+   * For nodes where SELinux is active: taps are made by processes that have the launcher's label, and lockDown lets
+   * the privileged threads make these. Opens a tun device for them: one of its own with the label of containers'
+   * files, or, for the reason that is returned, the one of /dev/net.
+   */
+  labelTaps(): NativeError | undefined;
   /**
    * Starts privileged threads: keep-caps set, CLONE_FS unshared, permitted set = `permitted`,
    * effective and inheritable empty, bounding set cut to `permitted`.

@@ -176,6 +176,7 @@ def text_seeds():
     save("process_stat_fuzz", "self", pathlib.Path("/proc/self/stat").read_bytes())
     save("process_stat_fuzz", "kernel", pathlib.Path("/proc/2/stat").read_bytes())
     save("cpu_list_fuzz", "list", b"0-3,7\n")
+    save("label_fuzz", "container", b"system_u:system_r:container_t:s0:c1,c2")
     save("cgroup_fuzz", "housekeeping", f"3:cpuset:/kubepods/pod{POD}/abc/housekeeping\n".encode())
     mounts = pathlib.Path("/proc/self/mountinfo").read_text().splitlines(True)
     save("mountinfo_fuzz", "host", "".join(mounts[:4]).encode())

@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <functional>
+#include <algorithm>
 
 #include "image.h"
 #include "walk.h"
@@ -13,38 +13,39 @@ namespace privsep {
 
 namespace {
 
-constexpr size_t kMaxEntries = 4096;
+constexpr size_t kMaxArtifacts = 4096;
 constexpr mode_t kDiskMode = 0644;
 constexpr mode_t kArtifactMode = 0655;
 constexpr mode_t kDirectoryMode = 0755;
 
-// Clones an image in its container's namespace and lets `attach` put it into the launcher's view of the volume.
-using Attach = std::function<Result<bool>(int tree, int disks, const struct stat& image)>;
+// Images that are cloned before they are attached: as many descriptors, and one visit to the launcher's namespace.
+constexpr size_t kMaxClones = 16;
 
-Result<bool> mount_image(Home& home, MountLock& lock, int pods_dir, const PodUid& pod, const Launcher& launcher,
-                         const std::string& socket_name, const std::string& image_path, const Deadline& deadline,
-                         const Attach& attach) {
-  auto volume = open_volume(pods_dir, pod, PodVolume::kContainerDisks);
-  if (!volume) return volume.error();
-  auto volume_id = stat_fd(volume->get(), "container-disks");
-  if (!volume_id) return volume_id.error();
-  auto mntns = mount_namespace_of_image(volume->get(), socket_name, pod, launcher, deadline);
+// A detached clone of an image.
+struct Clone {
+  Fd tree;
+  struct stat image {};
+};
+
+// Made in the namespace of the process that listens on the container's socket now.
+Result<Clone> clone_from_container(Home& home, int volume, const PodUid& pod, const Launcher& launcher,
+                                   std::optional<int> index, const std::string& image_path, const Deadline& deadline) {
+  if (!index && image_path.empty()) return Error::refusal(EINVAL, "image path");
+  auto socket_name = image_socket_name(index);
+  if (!socket_name) return socket_name.error();
+  auto mntns = mount_namespace_of_image(volume, *socket_name, pod, launcher, deadline);
   if (!mntns) return mntns.error();
-
   Journey journey(home);
   auto inside = home.enter_mount(mntns->get());
   if (!inside) return inside.error();
-  struct stat image {};
-  auto tree = clone_image(image_path, &image);
+  Clone clone;
+  auto tree = clone_image(image_path, &clone.image);
   if (!tree) return tree.error();
-  if (deadline.passed()) return Error::of(ETIMEDOUT, "mount image of " + socket_name);
-
-  inside = home.enter_mount(launcher.mntns.get());
-  if (!inside) return inside.error();
-  auto disks = open_in_launcher(PodVolume::kContainerDisks, *volume_id);
-  if (!disks) return disks.error();
-  std::lock_guard<std::mutex> guard(lock);
-  return attach(tree->get(), disks->get(), image);
+  clone.tree = std::move(*tree);
+  auto back = journey.end();
+  if (!back) return back.error();
+  if (deadline.passed()) return Error::of(ETIMEDOUT, "clone image of " + *socket_name);
+  return clone;
 }
 
 // A mount that is there already may be of a handler before us, which mounts images writable.
@@ -84,21 +85,72 @@ Result<bool> attach_artifact(int tree, int disks, const std::string& name, const
   return error;
 }
 
+Result<bool> attach(const Clone& clone, int disks, const ImageMount& mount) {
+  if (!mount.index) return attach_artifact(clone.tree.get(), disks, mount.name, clone.image);
+  return attach_image(clone.tree.get(), disks, disk_name(*mount.index, ".img"), clone.image, kDiskMode);
+}
+
+// Clones kMaxClones of `images` from the one at `first` on, or those before the first that fails.
+Status clone_images(Home& home, int volume, const PodUid& pod, const Launcher& launcher,
+                    const std::vector<ImageMount>& images, size_t first, const Deadline& deadline,
+                    std::vector<Clone>* clones) {
+  const size_t end = std::min(images.size(), first + kMaxClones);
+  for (size_t item = first; item < end; ++item) {
+    const ImageMount& mount = images[item];
+    if (!mount.index && !is_entry_name(mount.name)) return Error::refusal(EINVAL, "name of kernel artifact");
+    auto clone = clone_from_container(home, volume, pod, launcher, mount.index, mount.path, deadline);
+    if (!clone) return clone.error();
+    clones->push_back(std::move(*clone));
+  }
+  return ok();
+}
+
+// Attaches clones of `images` from the one at `*item` on in the launcher's view of the volume. `*item` is the one that
+// failed, or the next one.
+Status attach_images(Home& home, MountLock& lock, const Launcher& launcher, const struct stat& volume,
+                     const std::vector<ImageMount>& images, const std::vector<Clone>& clones, size_t* item,
+                     bool* changed) {
+  if (clones.empty()) return ok();
+  Journey journey(home);
+  auto inside = home.enter_mount(launcher.mntns.get());
+  if (!inside) return inside;
+  auto disks = open_in_launcher(PodVolume::kContainerDisks, volume);
+  if (!disks) return disks.error();
+  for (const Clone& clone : clones) {
+    std::lock_guard<std::mutex> guard(lock);
+    auto attached = attach(clone, disks->get(), images[*item]);
+    if (!attached) return attached.error();
+    *changed = *changed || *attached;
+    ++*item;
+  }
+  return journey.end();
+}
+
 // Images and sockets of container disks, and the socket of the kernel-boot container.
 struct DiskEntries {
   std::vector<std::string> images;
   std::vector<std::string> sockets;
 };
 
-Result<DiskEntries> disk_entries(int disks) {
-  auto names = read_directory(disks, kMaxEntries, "container-disks");
-  if (!names) return names.error();
+// Asked for by name: a launcher may put any number of other entries beside them.
+DiskEntries disk_entries(int disks) {
+  auto is_there = [disks](const std::string& name) {
+    struct stat st {};
+    return ::fstatat(disks, name.c_str(), &st, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT) == 0 || errno != ENOENT;
+  };
   DiskEntries entries;
-  for (const std::string& name : *names) {
-    if (parse_disk_name(name, ".img") >= 0) entries.images.push_back(name);
-    if (parse_disk_name(name, ".sock") >= 0 || name == kKernelBootSocket) entries.sockets.push_back(name);
+  for (int index = 0; index <= kMaxDiskIndex; ++index) {
+    if (std::string image = disk_name(index, ".img"); is_there(image)) entries.images.push_back(image);
+    if (std::string socket = disk_name(index, ".sock"); is_there(socket)) entries.sockets.push_back(socket);
   }
+  if (is_there(kKernelBootSocket)) entries.sockets.emplace_back(kKernelBootSocket);
   return entries;
+}
+
+// Root alone makes entries in a directory that was made here. In one that the launcher has made, what is beyond the
+// limit goes with the pod.
+Result<std::vector<std::string>> kernel_artifacts(int kernel_boot) {
+  return first_entries(kernel_boot, kMaxArtifacts, kKernelBootDirectory);
 }
 
 // The directory kernel-boot; nothing when it is missing or something else.
@@ -132,7 +184,7 @@ Status unmount_images(int disks, const Names& images, bool* changed) {
   auto directory = find_kernel_boot(disks);
   if (!directory) return directory.error();
   if (!*directory) return ok();
-  auto artifacts = read_directory((*directory)->get(), kMaxEntries, kKernelBootDirectory);
+  auto artifacts = kernel_artifacts((*directory)->get());
   if (!artifacts) return artifacts.error();
   return unmount_all((*directory)->get(), *artifacts, changed);
 }
@@ -163,7 +215,7 @@ Status remove_mount_points(int disks, const Names& images, bool* changed) {
   auto directory = find_kernel_boot(disks);
   if (!directory) return directory.error();
   if (!*directory) return ok();
-  auto artifacts = read_directory((*directory)->get(), kMaxEntries, kKernelBootDirectory);
+  auto artifacts = kernel_artifacts((*directory)->get());
   if (!artifacts) return artifacts.error();
   removed = remove_all((*directory)->get(), *artifacts, changed);
   if (!removed) return removed;
@@ -175,9 +227,9 @@ Status unmount_in_launcher(Home& home, const Launcher& launcher, const struct st
   Journey journey(home);
   auto inside = home.enter_mount(launcher.mntns.get());
   if (!inside) return inside;
-  auto disks = open_in_launcher(PodVolume::kContainerDisks, volume);
+  auto disks = find_in_launcher(PodVolume::kContainerDisks, volume);
   if (!disks) return disks.error();
-  auto unmounted = unmount_images(disks->get(), images, changed);
+  auto unmounted = *disks ? unmount_images((*disks)->get(), images, changed) : ok();
   if (!unmounted) return unmounted;
   return journey.end();
 }
@@ -185,70 +237,59 @@ Status unmount_in_launcher(Home& home, const Launcher& launcher, const struct st
 Status clear_volume(Home& home, MountLock& lock, int volume, const Launcher* launcher, bool* changed) {
   auto volume_id = stat_fd(volume, "container-disks");
   if (!volume_id) return volume_id.error();
-  auto entries = disk_entries(volume);
-  if (!entries) return entries.error();
+  DiskEntries entries = disk_entries(volume);
 
   std::lock_guard<std::mutex> guard(lock);
   if (launcher != nullptr) {
-    auto unmounted = unmount_in_launcher(home, *launcher, *volume_id, entries->images, changed);
+    auto unmounted = unmount_in_launcher(home, *launcher, *volume_id, entries.images, changed);
     if (!unmounted) return unmounted;
   }
   // What a handler before us has mounted on the host, as it has come here.
-  auto unmounted = unmount_images(volume, entries->images, changed);
+  auto unmounted = unmount_images(volume, entries.images, changed);
   if (::chdir("/") != 0) return Error::last("chdir /");  // not to keep the volume busy
   if (!unmounted) return unmounted;
-  auto removed = remove_mount_points(volume, entries->images, changed);
+  auto removed = remove_mount_points(volume, entries.images, changed);
   if (!removed) return removed;
-  return remove_all(volume, entries->sockets, changed);
+  return remove_all(volume, entries.sockets, changed);
 }
 
 }  // namespace
 
-Result<bool> mount_container_disk(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
-                                  const Launcher& launcher, int index, const std::string& image_path,
-                                  const Deadline& deadline) {
-  auto socket_name = image_socket_name(index);
-  if (!socket_name) return socket_name.error();
-  return mount_image(home, lock, pods_dir, pod, launcher, *socket_name, image_path, deadline,
-                     [&](int tree, int disks, const struct stat& image) {
-                       return attach_image(tree, disks, disk_name(index, ".img"), image, kDiskMode);
-                     });
-}
-
-Result<bool> mount_kernel_artifact(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
-                                   const Launcher& launcher, const std::string& image_path, const std::string& name,
+Result<bool> mount_container_disks(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
+                                   const Launcher& launcher, const std::vector<ImageMount>& images,
                                    const Deadline& deadline) {
-  if (image_path.empty() || !is_entry_name(name)) return Error::refusal(EINVAL, "path of kernel artifact");
-  return mount_image(home, lock, pods_dir, pod, launcher, kKernelBootSocket, image_path, deadline,
-                     [&](int tree, int disks, const struct stat& image) {
-                       return attach_artifact(tree, disks, name, image);
-                     });
+  auto volume = open_volume(pods_dir, pod, PodVolume::kContainerDisks);
+  if (!volume) return volume.error();
+  auto volume_id = stat_fd(volume->get(), "container-disks");
+  if (!volume_id) return volume_id.error();
+  bool changed = false;
+  size_t done = 0;
+  while (done < images.size()) {
+    std::vector<Clone> clones;
+    auto cloned = clone_images(home, volume->get(), pod, launcher, images, done, deadline, &clones);
+    // Those before the one that failed are mounted in any case.
+    auto attached = attach_images(home, lock, launcher, *volume_id, images, clones, &done, &changed);
+    if (attached && cloned) continue;
+    Error error = attached ? cloned.error() : attached.error();
+    error.item = static_cast<int>(done);
+    error.unchanged = error.unchanged && !changed;
+    return error;
+  }
+  return changed;
 }
 
 Result<Fd> open_container_disk(Home& home, int pods_dir, const PodUid& pod, const Launcher& launcher,
                                std::optional<int> index, const std::string& image_path, const Deadline& deadline) {
-  if (!index && image_path.empty()) return Error::refusal(EINVAL, "image path");
-  auto socket_name = image_socket_name(index);
-  if (!socket_name) return socket_name.error();
   auto volume = open_volume(pods_dir, pod, PodVolume::kContainerDisks);
   if (!volume) return volume.error();
-  auto mntns = mount_namespace_of_image(volume->get(), *socket_name, pod, launcher, deadline);
-  if (!mntns) return mntns.error();
-
-  Journey journey(home);
-  auto inside = home.enter_mount(mntns->get());
-  if (!inside) return inside.error();
-  struct stat image {};
-  auto tree = clone_image(image_path, &image);
-  if (!tree) return tree.error();
-  // The paths of descriptors exist at home only. The type was checked on the very inode that is opened now.
-  auto back = journey.end();
-  if (!back) return back.error();
-  Fd file(::open(fd_path(tree->get()).c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  auto clone = clone_from_container(home, volume->get(), pod, launcher, index, image_path, deadline);
+  if (!clone) return clone.error();
+  // At home again, where descriptors have paths. The type was checked on the very inode that is opened now.
+  Fd file(::open(fd_path(clone->tree.get()).c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!file.valid()) return Error::last("open image");
   auto st = stat_fd(file.get(), "image");
   if (!st) return st.error();
-  if (!same_inode(*st, image)) return Error::refusal(EPERM, "identity of image");
+  if (!same_inode(*st, clone->image)) return Error::refusal(EPERM, "identity of image");
   return file;
 }
 

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "deadline.h"
 #include "launcher.h"
@@ -12,19 +13,21 @@
 
 namespace privsep {
 
-// Mounts the image of container disk `index` at disk_<index>.img of the launcher's container-disks volume:
-// read-only, nosuid, nodev, noexec, nosymfollow. The image comes from the process that listens on
-// disk_<index>.sock, which must be of the same pod and in another mount namespace. `image_path` is resolved as
-// if the image were the root; empty: the only file of /disk. False when mounted already;
-// refused when something else is.
-Result<bool> mount_container_disk(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
-                                  const Launcher& launcher, int index, const std::string& image_path,
-                                  const Deadline& deadline);
+// An image in a container of the pod and where it is mounted in the launcher's container-disks volume: at
+// disk_<index>.img that of a container disk, from the process that listens on disk_<index>.sock; without an index at
+// kernel-boot/<name> a file of the container that listens on kernel-boot.sock.
+struct ImageMount {
+  std::optional<int> index;
+  std::string path;  // resolved as if the image were the root; empty, for a container disk only: the only file of /disk
+  std::string name;
+};
 
-// The same for a file of the container that listens on kernel-boot.sock, at kernel-boot/<name>. The directory is
-// made with mode 0755 and belongs to root.
-Result<bool> mount_kernel_artifact(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
-                                   const Launcher& launcher, const std::string& image_path, const std::string& name,
+// Mounts them in order: read-only, nosuid, nodev, noexec, nosymfollow. Each process must be of the same pod and in
+// another mount namespace. The directory kernel-boot is made with mode 0755 and belongs to root. Ends with the first that
+// fails, the error's item; those before it are mounted then, be the deadline over or not. False when all were mounted
+// already; refused where something else is.
+Result<bool> mount_container_disks(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
+                                   const Launcher& launcher, const std::vector<ImageMount>& images,
                                    const Deadline& deadline);
 
 // A descriptor of the image, open for reading on a read-only mount of its own, so that nobody who gets it can open

@@ -10,6 +10,13 @@ namespace privsep {
 
 class Deadline {
  public:
+  // Milliseconds of a clock that does not go back.
+  static int64_t now_ms() {
+    timespec ts{};
+    ::clock_gettime(CLOCK_MONOTONIC, &ts);
+    return static_cast<int64_t>(ts.tv_sec) * 1000 + ts.tv_nsec / 1000000;
+  }
+
   static Deadline after_ms(int64_t ms) { return Deadline(now_ms() + ms); }
 
   // Milliseconds left, never negative, fit for poll(2).
@@ -21,12 +28,6 @@ class Deadline {
 
  private:
   explicit Deadline(int64_t at_ms) : at_ms_(at_ms) {}
-  static int64_t now_ms() {
-    timespec ts{};
-    ::clock_gettime(CLOCK_MONOTONIC, &ts);
-    return static_cast<int64_t>(ts.tv_sec) * 1000 + ts.tv_nsec / 1000000;
-  }
-
   int64_t at_ms_;
 };
 

@@ -84,9 +84,9 @@ Result<bool> give(int entry, const PlugOwner& owner, const std::string& name) {
 Result<std::optional<Fd>> namespace_of_attachment(int pods_dir, const PodUid& attachment, const Launcher& launcher,
                                                   const Deadline& deadline) {
   auto peer = attachment_process(pods_dir, attachment, deadline);
-  if (!peer && is_not_listening(peer.error())) return std::optional<Fd>();
-  if (!peer) return peer.error();
-  auto mntns = mount_namespace_of(peer->pidfd.get());
+  // It may exit at any moment.
+  auto mntns = peer ? mount_namespace_of(peer->pidfd.get()) : Result<Fd>(peer.error());
+  if (!mntns && is_not_listening(mntns.error())) return std::optional<Fd>();
   if (!mntns) return mntns.error();
   auto id = stat_fd(mntns->get(), "mount namespace of attachment");
   if (!id) return id.error();
@@ -186,9 +186,10 @@ Result<std::vector<PluggedEntry>> list_plugged(Home& home, int pods_dir, const P
   if (launcher != nullptr) {
     auto inside = home.enter_mount(launcher->mntns.get());
     if (!inside) return inside.error();
-    auto shown = open_in_launcher(PodVolume::kHotplugDisks, volume->id);
+    auto shown = find_in_launcher(PodVolume::kHotplugDisks, volume->id);
     if (!shown) return shown.error();
-    directory = std::move(*shown);
+    if (!*shown) return std::vector<PluggedEntry>();
+    directory = std::move(**shown);
   }
   auto names = read_directory(directory.get(), kMaxEntries, kHotplugDisks);
   if (!names) return names.error();
@@ -286,9 +287,9 @@ Result<bool> unplug(Home& home, MountLock& lock, int pods_dir, const PodUid& pod
   if (launcher != nullptr) {
     auto inside = home.enter_mount(launcher->mntns.get());
     if (!inside) return inside.error();
-    auto directory = open_in_launcher(PodVolume::kHotplugDisks, disks->id);
+    auto directory = find_in_launcher(PodVolume::kHotplugDisks, disks->id);
     if (!directory) return directory.error();
-    auto unmounted = unmount_entry(directory->get(), name);
+    auto unmounted = *directory ? unmount_entry((*directory)->get(), name) : Result<bool>(false);
     if (!unmounted) return unmounted.error();
     changed = *unmounted;
     auto back = journey.end();

@@ -46,6 +46,13 @@ Result<Fd> open_in_launcher(PodVolume volume, const struct stat& id) {
   return directory;
 }
 
+Result<std::optional<Fd>> find_in_launcher(PodVolume volume, const struct stat& id) {
+  auto directory = open_in_launcher(volume, id);
+  if (directory) return std::optional<Fd>(std::move(*directory));
+  if (directory.error().code == ENOENT) return std::optional<Fd>();
+  return directory.error();
+}
+
 Result<bool> is_mount_root(int fd, const std::string& what) {
   struct statx st {};
   if (::statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) != 0) return Error::last("statx " + what);

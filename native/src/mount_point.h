@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "fd.h"
@@ -22,6 +23,10 @@ Result<Fd> open_root();
 // A volume of the pod as the calling thread's namespace, the launcher's, shows it; refused unless it is the one with
 // that identity.
 Result<Fd> open_in_launcher(PodVolume volume, const struct stat& id);
+
+// The same; nothing when its place is gone: kubelet removes a pod's directories when the pod has ended, however long its
+// processes take, and a mount goes with the directory that it is on (unlink in mount_namespaces(7)).
+Result<std::optional<Fd>> find_in_launcher(PodVolume volume, const struct stat& id);
 
 Result<bool> is_mount_root(int fd, const std::string& what);
 

@@ -38,6 +38,8 @@ class Addon {
   bool user_dropped = false;
   bool locked_down = false;
   MountLock mount_lock;
+  // Where SELinux is active: a directory with the device of processes that have a launcher's label.
+  Fd labelled_taps;
 
   // Something that calls JavaScript back until it is stopped. Keeps the process alive meanwhile.
   struct Subscription {
@@ -54,8 +56,8 @@ class Addon {
   Napi::Function stopper(uint64_t id, const char* name);
 
   // Runs `operation`, Result<T>(Home&, const Deadline&), on a privileged thread, of the pool unless `submit` says
-  // otherwise, with the capabilities and the deadline of the first argument. The promise gets what `convert`,
-  // napi_value(Napi::Env, T&), makes of it.
+  // otherwise, with the capabilities and the deadline of the first argument, and not before the launcher that it may
+  // name has passed check_process. The promise gets what `convert`, napi_value(Napi::Env, T&), makes of it.
   template <typename Operation, typename Convert>
   Napi::Value privileged(Arguments& arguments, Operation operation, Convert convert,
                          Status (PrivilegedPool::*submit)(PrivilegedPool::Job) = &PrivilegedPool::submit);
@@ -88,16 +90,20 @@ Napi::Value Addon::privileged(Arguments& arguments, Operation operation, Convert
   Napi::Object call = arguments.object(arguments.at(0), "call");
   uint64_t caps = arguments.bits(call.Get("caps"), "caps");
   int64_t deadline_ms = arguments.integer(call.Get("deadlineMs"), "deadlineMs", 1, 600000);
+  LauncherCheck check = arguments.launcher_check(call.Get("launcher"));
   if (arguments.error()) return rejected(*arguments.error());
   if (!pool) return rejected(Error::of(ENOTSUP, "privileged call without privileged threads"));
 
   auto deferred = Napi::Promise::Deferred::New(env_);
   // std::function wants something that can be copied; descriptors cannot.
   auto shared = std::make_shared<Operation>(std::move(operation));
+  auto checked = std::make_shared<LauncherCheck>(std::move(check));
   PrivilegedPool::Job job{caps, Deadline::after_ms(deadline_ms), nullptr, nullptr};
-  job.run = [this, deferred, shared, convert](Home& home, const Deadline& deadline) -> PrivilegedPool::Completion {
+  job.run = [this, deferred, shared, checked, convert](Home& home,
+                                                       const Deadline& deadline) -> PrivilegedPool::Completion {
     using Outcome = decltype((*shared)(home, deadline));
-    auto outcome = std::make_shared<Outcome>((*shared)(home, deadline));
+    Status valid = checked->pod ? check_process(checked->pidfd.get(), *checked->pod, "launcher") : ok();
+    auto outcome = std::make_shared<Outcome>(valid ? (*shared)(home, deadline) : Outcome(valid.error()));
     return [this, deferred, outcome, convert] {
       queue_.post([this, deferred, outcome, convert](Napi::Env env) {
         queue_.release(env);

@@ -1,6 +1,8 @@
 #include "descriptor_channel.h"
 #include "napi_addon.h"
+#include "relay_server.h"
 #include "unix_sockets.h"
+#include "vsock.h"
 
 namespace privsep {
 
@@ -166,6 +168,63 @@ Napi::Value claim_descriptor_call(Addon& addon, const Napi::CallbackInfo& info) 
   return deferred.Promise();
 }
 
+void deliver_arrivals(Addon& addon, Napi::Env env, uint64_t id, Result<std::vector<RelayServer::Arrival>>& outcome) {
+  if (!outcome) {
+    Addon::Subscription* subscription = addon.find(id);
+    if (subscription == nullptr) return;
+    auto callback = subscription->callback;
+    return call_back(env, *callback, {native_error(env, outcome.error())});
+  }
+  for (RelayServer::Arrival& arrival : *outcome) {
+    Addon::Subscription* subscription = addon.find(id);
+    if (subscription == nullptr) return;  // stopped meanwhile: the rest is closed
+    auto callback = subscription->callback;
+    Napi::Object object = Napi::Object::New(env);
+    object.Set("fd", arrival.end.release());
+    object.Set("cid", arrival.peer);
+    call_back(env, *callback, {object});
+  }
+  if (Addon::Subscription* subscription = addon.find(id); subscription != nullptr) subscription->resume();
+}
+
+// acceptRelayed(fd, {connections, perPeer, burst, perMinute, maxReceivedBytes}, onArrival)
+Napi::Value accept_relayed_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  Fd listener(arguments.raw_fd(info[0], "fd"));
+  Napi::Object options = arguments.object(info[1], "limits");
+  auto count = [&](const char* name) {
+    return static_cast<size_t>(arguments.integer(options.Get(name), name, 1, 4096));
+  };
+  RelayServer::Limits limits{
+      {count("connections"), count("perPeer"), count("burst"), count("perMinute")},
+      static_cast<uint64_t>(arguments.integer(options.Get("maxReceivedBytes"), "maxReceivedBytes", 1, 1 << 30))};
+  Napi::Function callback = arguments.function(info[2], "onArrival");
+  if (arguments.error()) {
+    listener.release();
+    return throw_error(info.Env(), *arguments.error());
+  }
+  auto loop = addon.loop();
+  if (!loop) return throw_error(info.Env(), loop.error());
+  uint64_t id = addon.reserve_id();
+  auto server = RelayServer::start(
+      **loop, std::move(listener), limits, [&addon, id](Result<std::vector<RelayServer::Arrival>> arrivals) {
+        auto shared = std::make_shared<Result<std::vector<RelayServer::Arrival>>>(std::move(arrivals));
+        addon.queue().post([&addon, id, shared](Napi::Env env) { deliver_arrivals(addon, env, id, *shared); });
+      });
+  if (!server) return throw_error(info.Env(), server.error());
+  auto shared = *server;
+  addon.subscribe(id, {persistent(callback), [shared] { shared->stop(); }, [shared] { shared->resume(); }});
+  return stoppable(addon, info.Env(), id);
+}
+
+// listenVsock(call)
+Napi::Value listen_vsock_call(Addon& addon, const Napi::CallbackInfo& info) {
+  Arguments arguments(info);
+  return addon.privileged(
+      arguments, [](Home&, const Deadline&) { return listen_vsock(); },
+      [](Napi::Env env, Fd& listener) -> Napi::Value { return Napi::Number::New(env, listener.release()); });
+}
+
 }  // namespace
 
 void define_channels(Addon& addon, Napi::Object exports) {
@@ -173,6 +232,8 @@ void define_channels(Addon& addon, Napi::Object exports) {
   addon.define(exports, "acceptConnections", accept_connections_call);
   addon.define(exports, "serveDescriptors", serve_descriptors_call);
   addon.define(exports, "claimDescriptor", claim_descriptor_call);
+  addon.define(exports, "acceptRelayed", accept_relayed_call);
+  addon.define(exports, "listenVsock", listen_vsock_call);
 }
 
 }  // namespace privsep

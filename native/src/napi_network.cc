@@ -1,3 +1,4 @@
+#include "label.h"
 #include "napi_addon.h"
 #include "net_ops.h"
 #include "passt_repair.h"
@@ -145,6 +146,15 @@ Napi::Value state_object(Napi::Env env, NetworkState& state) {
   return object;
 }
 
+// With a launcher's label the policy's rules for its own taps apply. While nothing is enforced it may be missing.
+Result<std::optional<TapLabel>> tap_label(const Launcher& launcher, int directory, bool required,
+                                          const Deadline& deadline) {
+  auto context = launcher_context(launcher);
+  if (context) return std::optional<TapLabel>({*context, required, directory, deadline});
+  if (required || context.error().code == ESRCH) return context.error();
+  return std::optional<TapLabel>();
+}
+
 // observeNetwork(call, launcher, forbidden)
 Napi::Value observe_network_call(Addon& addon, const Napi::CallbackInfo& info) {
   Arguments arguments(info);
@@ -160,17 +170,26 @@ Napi::Value observe_network_call(Addon& addon, const Napi::CallbackInfo& info) {
       state_object);
 }
 
-// applyNetwork(call, launcher, forbidden, plan)
+// applyNetwork(call, launcher, forbidden, plan, selinuxEnforces)
 Napi::Value apply_network_call(Addon& addon, const Napi::CallbackInfo& info) {
   Arguments arguments(info);
   Launcher launcher = arguments.launcher(info[1]);
   auto forbidden = read_forbidden(arguments, info[2]);
   NetworkPlan plan = read_plan(arguments, info[3]);
+  bool enforces = arguments.boolean(info[4], "selinuxEnforces");
+  // The addon outlives the privileged threads.
+  int directory = addon.labelled_taps.get();
   return addon.privileged(
       arguments,
-      [launcher = std::move(launcher), forbidden, plan](Home&, const Deadline&) -> Result<bool> {
+      [launcher = std::move(launcher), forbidden, plan, enforces, directory](
+          Home&, const Deadline& deadline) mutable -> Result<bool> {
         auto alive = check_alive(launcher.pidfd.get(), "launcher");
         if (!alive) return alive.error();
+        if (directory >= 0 && !plan.attachments.empty()) {
+          auto label = tap_label(launcher, directory, enforces, deadline);
+          if (!label) return label.error();
+          plan.tap_label = std::move(*label);
+        }
         return apply_network(launcher.netns.get(), forbidden, plan);
       },
       [](Napi::Env env, bool& changed) -> Napi::Value { return Napi::Boolean::New(env, changed); });

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "append_only.h"
@@ -6,6 +7,7 @@
 #include "privileges.h"
 #include "probe.h"
 #include "sysctl_mount.h"
+#include "tun_device.h"
 
 namespace privsep {
 
@@ -66,10 +68,24 @@ Napi::Value lock_down(Addon& addon, const Napi::CallbackInfo& info) {
     return throw_error(info.Env(), Error::of(EINVAL, privileged ? "lock down before privileges were dropped"
                                                                 : "lock down without the privileged threads"));
   }
-  auto locked = privileged ? addon.pool->lock_down() : confine_threads(FilterProfile::kAgent, {});
+  auto filter = addon.labelled_taps.valid() ? FilterProfile::kPrivilegedWithProcesses : FilterProfile::kPrivileged;
+  auto locked = privileged ? addon.pool->lock_down(filter) : confine_threads(FilterProfile::kAgent, {});
   if (!locked) return throw_error(info.Env(), locked.error());
   addon.locked_down = true;
   return info.Env().Undefined();
+}
+
+// labelTaps(): what is in the way of an own device, or nothing
+Napi::Value label_taps(Addon& addon, const Napi::CallbackInfo& info) {
+  if (addon.locked_down) return throw_error(info.Env(), Error::of(EALREADY, "label taps after lock down"));
+  auto own = make_labelled_tun_device();
+  if (own) {
+    addon.labelled_taps = std::move(*own);
+    return info.Env().Undefined();
+  }
+  addon.labelled_taps.reset(::open("/dev/net", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!addon.labelled_taps.valid()) return throw_error(info.Env(), Error::last("open /dev/net"));
+  return native_error(info.Env(), own.error());
 }
 
 Napi::Value close_fd(Addon&, const Napi::CallbackInfo& info) {
@@ -121,6 +137,7 @@ void define_privileges(Addon& addon, Napi::Object exports) {
   addon.define(exports, "makeNetworkSysctlsWritable", make_network_sysctls_writable_call);
   addon.define(exports, "probeKernel", probe_kernel_call);
   addon.define(exports, "joinCgroupNamespace", join_cgroup_namespace_call);
+  addon.define(exports, "labelTaps", label_taps);
   addon.define(exports, "startPrivilegedThreads", start_privileged_threads);
   addon.define(exports, "dropPrivileges", drop_privileges);
   addon.define(exports, "lockDown", lock_down);

@@ -18,6 +18,7 @@ Napi::Value native_error(Napi::Env env, const Error& error) {
   object.Set("operation", error.operation);
   object.Set("refused", error.refused);
   object.Set("unchanged", error.unchanged);
+  if (error.item >= 0) object.Set("item", error.item);
   return object;
 }
 
@@ -157,6 +158,15 @@ Launcher Arguments::launcher(Napi::Value value) {
   launcher.mntns = fd(handles.Get("mntns"), "launcher.mntns");
   launcher.netns = fd(handles.Get("netns"), "launcher.netns");
   return launcher;
+}
+
+LauncherCheck Arguments::launcher_check(Napi::Value value) {
+  if (error_ || value.IsUndefined()) return {};
+  Napi::Object named = object(value, "call.launcher");
+  LauncherCheck check;
+  check.pidfd = fd(named.Get("pidfd"), "call.launcher.pidfd");
+  check.pod = pod_uid(named.Get("podUid"));
+  return check;
 }
 
 InodeId Arguments::inode(Napi::Value value, const char* name) {

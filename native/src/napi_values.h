@@ -24,6 +24,12 @@ Napi::Value throw_error(Napi::Env env, const Error& error);
 
 Napi::Object peer_object(Napi::Env env, pid_t pid, uid_t uid, gid_t gid);
 
+// A process that must be alive and in the pod's cgroup; none without a pod.
+struct LauncherCheck {
+  Fd pidfd;
+  std::optional<PodUid> pod;
+};
+
 // Reads arguments. The first that does not fit is remembered as the error; what is read after it is empty.
 class Arguments {
  public:
@@ -53,6 +59,8 @@ class Arguments {
   // { volume, path }
   VolumeEntry entry(Napi::Value value);
   Launcher launcher(Napi::Value value);
+  // { pidfd, podUid } or undefined
+  LauncherCheck launcher_check(Napi::Value value);
   InodeId inode(Napi::Value value, const char* name);
   // { pid, ppid, startTicks, kernelThread, comm }
   Process process(Napi::Value value, const char* name);

@@ -24,12 +24,12 @@ Status with_inventory(const NetworkPlan& plan, Transaction& changes, NetlinkSock
   Result<Inventory> inventory = read_inventory(route);
   if (!inventory) return inventory.error();
   Links links(route, changes);
-  Attempt attempt{std::move(*inventory), links, changes, {plan.uid, plan.gid}, {}};
+  Attempt attempt{std::move(*inventory), links, changes, {plan.uid, plan.gid}, plan.tap_label, {}};
   Status done = work(attempt);
   if (done) return done;
   // While the socket and the links that the undo steps use are there.
   Status undone = changes.undo();
-  done.error().unchanged = static_cast<bool>(undone);
+  done.error().unchanged = done.error().unchanged && undone;
   if (!undone) done.error().operation += "; undo failed: " + undone.error().operation;
   return done;
 }

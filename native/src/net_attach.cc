@@ -73,7 +73,8 @@ Result<LinkRecord> ensure_tap(Attempt& attempt, const std::string& name, uint32_
     }
   }
   Result<LinkRecord> tap = found == nullptr
-                               ? create_tap(attempt.links, attempt.changes, name, attempt.owner, multi_queue)
+                               ? create_tap(attempt.links, attempt.changes, name, attempt.owner, multi_queue,
+                                            attempt.tap_label)
                            : found->up() ? Result<LinkRecord>(*found)
                                          : attempt.links.find(name);
   if (!tap) return tap;

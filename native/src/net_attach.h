@@ -19,6 +19,7 @@ struct Attempt {
   Links& links;
   Transaction& changes;
   TapOwner owner;
+  std::optional<TapLabel> tap_label;
   std::vector<NatTable> nat;  // wanted, collected from masquerade bindings
 };
 

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "deadline.h"
 #include "result.h"
 
 namespace privsep {
@@ -103,11 +104,20 @@ struct DetachmentPlan {
   bool primary = false;
 };
 
+// The label with which taps are made where SELinux is active: QEMU may take over taps of its own domain only.
+struct TapLabel {
+  std::string context;  // of the launcher's process
+  bool required = true;  // else, where it cannot be taken, taps get the helper's
+  int device_directory = -1;  // with the device kTunName; outlives the call
+  Deadline deadline;
+};
+
 struct NetworkPlan {
   std::vector<AttachmentPlan> attachments;  // at most 64
   std::vector<DetachmentPlan> detachments;  // at most 64
   uint32_t uid = 0;                         // owner of taps; equal to gid
   uint32_t gid = 0;
+  std::optional<TapLabel> tap_label;
   std::optional<uint32_t> passt_gid;  // where passt connects the guest: the group that it runs as
 };
 

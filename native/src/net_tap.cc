@@ -1,58 +1,57 @@
 #include "net_tap.h"
 
 #include <fcntl.h>
-#include <linux/if.h>
-#include <linux/if_tun.h>
-#include <sys/ioctl.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #include "fd.h"
+#include "net_tap_label.h"
+#include "tun_device.h"
 
 namespace privsep {
 namespace {
 
 constexpr const char* kTunDevice = "/dev/net/tun";
-const dev_t kTunNumber = makedev(10, 200);
 
-// A tun descriptor belongs to the network namespace in which it was opened; the path is the helper's own
-// node, since only the network namespace is the pod's.
-Result<Fd> open_tun() {
-  Fd fd(::open(kTunDevice, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (!fd.valid()) return Error::last("open /dev/net/tun");
-  struct stat node {};
-  if (::fstat(fd.get(), &node) != 0) return Error::last("stat /dev/net/tun");
-  if (!S_ISCHR(node.st_mode) || node.st_rdev != kTunNumber)
-    return Error::refusal(ENODEV, "/dev/net/tun is not char 10:200");
-  return fd;
+// In this process, with its label. The path is the helper's own node, since only the network namespace is the pod's.
+Status make_tap(Transaction& changes, TapRequests requests, const std::string& name, const Transaction::Change& undo) {
+  Fd tun(open_tun_device(AT_FDCWD, kTunDevice));
+  if (!tun.valid()) return Error::last("open /dev/net/tun");
+  for (int step = 0; step < TapRequests::kCount; ++step) {
+    const std::string operation = std::string(TapRequests::operation(step)) + " " + name;
+    Status done = changes.run(
+        operation,
+        [&] {
+          int error = requests.make(tun.get(), step);
+          return error == 0 ? ok() : Status(Error::of(error, operation));
+        },
+        step == TapRequests::kPersist ? undo : nullptr);
+    if (!done) return done;
+  }
+  return ok();  // the carrier goes with the descriptor
+}
+
+Status make_tap_as(Transaction& changes, const TapRequests& requests, const std::string& name, const TapLabel& label,
+                   const Transaction::Change& undo) {
+  return changes.run(
+      "create tap " + name,
+      [&] {
+        bool may_exist = false;
+        Status made = make_labelled_tap(requests, name, label, &may_exist);
+        if (made || !may_exist) return made;
+        Status undone = undo();
+        made.error().unchanged = undone || undone.error().code == ENODEV;
+        return made;
+      },
+      undo);
 }
 
 }  // namespace
 
 Result<LinkRecord> create_tap(Links& links, Transaction& changes, const std::string& name, TapOwner owner,
-                              bool multi_queue) {
-  Result<Fd> tun = open_tun();
-  if (!tun) return tun.error();
-  ifreq request{};
-  name.copy(request.ifr_name, IFNAMSIZ - 1);
-  request.ifr_flags =
-      static_cast<short>(multi_queue ? IFF_TAP | IFF_MULTI_QUEUE | IFF_NO_PI : IFF_TAP | IFF_TUN_EXCL | IFF_ONE_QUEUE);
-  auto step = [&](const std::string& operation, unsigned long command, unsigned long argument,
-                  Transaction::Change undo = nullptr) {
-    return changes.run(
-        operation + " " + name,
-        [&] {
-          return ::ioctl(tun->get(), command, argument) == 0 ? ok() : Status(Error::last(operation + " " + name));
-        },
-        std::move(undo));
-  };
-  // Until it is made persistent, last, closing the descriptor is enough to take the tap back.
-  Status done = step("create tap", TUNSETIFF, reinterpret_cast<unsigned long>(&request));
-  if (done) done = step("set owner of", TUNSETOWNER, owner.uid);
-  if (done) done = step("set group of", TUNSETGROUP, owner.gid);
-  if (done) done = step("make persistent", TUNSETPERSIST, 1, [&links, name] { return links.delete_index(0, name); });
-  if (!done) return done.error();
-  tun->reset();  // the carrier goes with the last descriptor
+                              bool multi_queue, const std::optional<TapLabel>& label) {
+  const TapRequests requests(name, owner.uid, owner.gid, multi_queue);
+  auto undo = [&links, name] { return links.delete_index(0, name); };
+  Status made = label ? make_tap_as(changes, requests, name, *label, undo) : make_tap(changes, requests, name, undo);
+  if (!made) return made.error();
   Result<LinkRecord> link = links.find(name);
   if (link) link->created = true;
   return link;

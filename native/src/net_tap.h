@@ -2,6 +2,7 @@
 #pragma once
 
 #include "net_link.h"
+#include "net_ops.h"
 #include "net_transaction.h"
 
 namespace privsep {
@@ -12,8 +13,9 @@ struct TapOwner {
 };
 
 // Creates a persistent tap in the current network namespace, flags as libvirt expects to find them when
-// it opens the tap. It appears at once with owner and group, or not at all.
+// it opens the tap. It appears at once with owner and group, or not at all. With `label` a process with that label
+// makes it (net_tap_label.h).
 Result<LinkRecord> create_tap(Links& links, Transaction& changes, const std::string& name, TapOwner owner,
-                              bool multi_queue);
+                              bool multi_queue, const std::optional<TapLabel>& label);
 
 }  // namespace privsep

@@ -80,6 +80,29 @@ Result<Fd> open_entry(int pods_dir, const PodUid& pod, const VolumeEntry& entry)
   return open_socket(directory->get(), entry.name);
 }
 
+Result<ContainerDiskState> container_disk_state(int volume, const PodUid& pod, std::optional<int> index,
+                                                const Deadline& deadline) {
+  auto name = image_socket_name(index);
+  if (!name) return name.error();
+  auto socket = open_socket(volume, *name);
+  if (!socket) {
+    if (is_missing(socket.error())) return ContainerDiskState::kAbsent;
+    return socket.error();
+  }
+  auto peer = connect_peer(socket->get(), deadline, *name);
+  if (!peer) {
+    int code = peer.error().code;
+    if (code == ECONNREFUSED || code == EAGAIN || code == ESRCH) return ContainerDiskState::kNotListening;
+    return peer.error();
+  }
+  auto member = check_process(peer->pidfd.get(), pod, *name);
+  if (!member) {
+    if (member.error().code == EPERM || member.error().code == ESRCH) return ContainerDiskState::kNotListening;
+    return member.error();
+  }
+  return ContainerDiskState::kReady;
+}
+
 Result<Fd> non_blocking(Fd connection, const std::string& name) {
   timeval none{0, 0};
   int flags = ::fcntl(connection.get(), F_GETFL);
@@ -247,32 +270,26 @@ Result<bool> mark_unresponsive(int pods_dir, const PodUid& pod, const Deadline& 
   return true;
 }
 
-Result<ContainerDiskState> container_disk_state(int pods_dir, const PodUid& pod, std::optional<int> index,
-                                                const Deadline& deadline) {
-  auto name = image_socket_name(index);
-  if (!name) return name.error();
-  auto directory = open_volume(pods_dir, pod, PodVolume::kContainerDisks);
-  if (!directory) {
-    if (is_missing(directory.error())) return ContainerDiskState::kAbsent;
-    return directory.error();
+Result<std::vector<ContainerDiskState>> container_disk_states(int pods_dir, const PodUid& pod,
+                                                              const std::vector<std::optional<int>>& indexes,
+                                                              const Deadline& deadline) {
+  std::vector<ContainerDiskState> states;
+  auto volume = open_volume(pods_dir, pod, PodVolume::kContainerDisks);
+  if (!volume) {
+    if (!is_missing(volume.error())) return volume.error();
+    states.push_back(ContainerDiskState::kAbsent);
+    return states;
   }
-  auto socket = open_socket(directory->get(), *name);
-  if (!socket) {
-    if (is_missing(socket.error())) return ContainerDiskState::kAbsent;
-    return socket.error();
+  for (std::optional<int> index : indexes) {
+    auto state = container_disk_state(volume->get(), pod, index, deadline);
+    if (!state) {
+      state.error().item = static_cast<int>(states.size());
+      return state.error();
+    }
+    states.push_back(*state);
+    if (*state != ContainerDiskState::kReady) break;
   }
-  auto peer = connect_peer(socket->get(), deadline, *name);
-  if (!peer) {
-    int code = peer.error().code;
-    if (code == ECONNREFUSED || code == EAGAIN || code == ESRCH) return ContainerDiskState::kNotListening;
-    return peer.error();
-  }
-  auto member = check_process(peer->pidfd.get(), pod, *name);
-  if (!member) {
-    if (member.error().code == EPERM || member.error().code == ESRCH) return ContainerDiskState::kNotListening;
-    return member.error();
-  }
-  return ContainerDiskState::kReady;
+  return states;
 }
 
 }  // namespace privsep

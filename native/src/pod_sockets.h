@@ -4,7 +4,9 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "deadline.h"
 #include "launcher.h"
@@ -55,8 +57,10 @@ Result<bool> claim_socket(int pods_dir, const PodUid& pod, const VolumeEntry& en
 // hangs is not a dead one.
 Result<bool> mark_unresponsive(int pods_dir, const PodUid& pod, const Deadline& deadline);
 
-// Whether the process of a container disk listens; without `index` that of the kernel-boot container.
-Result<ContainerDiskState> container_disk_state(int pods_dir, const PodUid& pod, std::optional<int> index,
-                                                const Deadline& deadline);
+// Whether the processes of container disks listen, and without an index that of the kernel-boot container: in order, up
+// to the first that is not ready, so that of those that do not accept one alone is waited for. An error names its item.
+Result<std::vector<ContainerDiskState>> container_disk_states(int pods_dir, const PodUid& pod,
+                                                              const std::vector<std::optional<int>>& indexes,
+                                                              const Deadline& deadline);
 
 }  // namespace privsep

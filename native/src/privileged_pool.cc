@@ -28,6 +28,14 @@ constexpr auto kStepTime = std::chrono::seconds(10);
 
 Status lower(uint64_t permitted) { return set_capabilities({permitted, 0, 0}); }
 
+// Whoever hears the outcome of a job finds the descriptors closed that it was to work on.
+void let_go(PrivilegedPool::Job& job) { job.run = nullptr; }
+
+void give_up(PrivilegedPool::Job& job, const Error& error) {
+  let_go(job);
+  job.fail(error);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<PrivilegedPool>> PrivilegedPool::start(unsigned count, uint64_t permitted) {
@@ -67,7 +75,7 @@ PrivilegedPool::~PrivilegedPool() {
   lock.unlock();
   wake_.notify_all();
   keeper_wake_.notify_all();
-  for (Job& job : cancelled) job.fail(Error::of(ECANCELED, "privileged threads are stopping"));
+  for (Job& job : cancelled) give_up(job, Error::of(ECANCELED, "privileged threads are stopping"));
   // Once the keeper has ended the list does not change.
   ::pthread_join(keeper, nullptr);
   for (size_t i = 1; i < threads_.size(); ++i) ::pthread_join(threads_[i]->handle, nullptr);
@@ -119,8 +127,8 @@ Status PrivilegedPool::drop_user(uid_t uid, gid_t gid, const std::vector<gid_t>&
   return changed ? settled : changed;
 }
 
-Status PrivilegedPool::lock_down() {
-  const std::vector<sock_filter> filter = build_filter(FilterProfile::kPrivileged);
+Status PrivilegedPool::lock_down(FilterProfile own) {
+  const std::vector<sock_filter> filter = build_filter(own);
   Errand confine = [&filter]() -> Status {
     int error = install_filter(filter);
     return error == 0 ? ok() : Status(Error::of(error, "seccomp"));
@@ -145,7 +153,7 @@ Status PrivilegedPool::create_thread(bool keeper, bool replacement, std::optiona
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (error != 0) {
     Error failure = Error::of(error, "pthread_create");
-    if (thread->alone) thread->alone->fail(failure);
+    if (thread->alone) give_up(*thread->alone, failure);
     return failure;
   }
   threads_.push_back(std::move(thread));
@@ -230,7 +238,7 @@ void PrivilegedPool::serve_alone(Thread& thread, std::optional<Home>& home, cons
   if (home) {
     run_job(*thread.alone, *home);
   } else {
-    thread.alone->fail(prepared.error());
+    give_up(*thread.alone, prepared.error());
   }
   std::lock_guard<std::mutex> lock(mutex_);
   thread.ended = true;
@@ -240,21 +248,22 @@ void PrivilegedPool::serve_alone(Thread& thread, std::optional<Home>& home, cons
 // False when the thread must not be used again.
 bool PrivilegedPool::run_job(Job& job, Home& home) {
   if (job.deadline.passed()) {
-    job.fail(Error::of(ETIMEDOUT, "waiting for a privileged thread"));
+    give_up(job, Error::of(ETIMEDOUT, "waiting for a privileged thread"));
     return true;
   }
   if ((job.caps & ~permitted_) != 0) {
-    job.fail(Error::refusal(EPERM, "capabilities outside the permitted set"));
+    give_up(job, Error::refusal(EPERM, "capabilities outside the permitted set"));
     return true;
   }
   auto raised = set_capabilities({permitted_, job.caps, 0});
   if (!raised) {
-    job.fail(raised.error());
+    give_up(job, raised.error());
     return true;
   }
   Completion complete = job.run(home, job.deadline);
   bool back = static_cast<bool>(home.come_back());
   bool lowered = static_cast<bool>(lower(permitted_));
+  let_go(job);
   complete();
   return back && lowered;
 }
@@ -269,7 +278,7 @@ void PrivilegedPool::keep(std::unique_lock<std::mutex>& lock) {
   std::vector<Job> expired = take_expired();
   if (!expired.empty()) {
     lock.unlock();
-    for (Job& job : expired) job.fail(Error::of(ETIMEDOUT, "waiting for a privileged thread"));
+    for (Job& job : expired) give_up(job, Error::of(ETIMEDOUT, "waiting for a privileged thread"));
     lock.lock();
   }
   int wait_ms = complete ? INT32_MAX : kRetryMs;

@@ -17,6 +17,7 @@
 #include "fd.h"
 #include "namespaces.h"
 #include "result.h"
+#include "seccomp.h"
 
 namespace privsep {
 
@@ -58,8 +59,8 @@ class PrivilegedPool {
   // Changes the user of the whole process; afterwards only these threads have capabilities, `permitted` each.
   Status drop_user(uid_t uid, gid_t gid, const std::vector<gid_t>& groups);
 
-  // no_new_privs and the filters, for these and for all other threads.
-  Status lock_down();
+  // no_new_privs and the filters, `own` for these threads, kHelper for all others.
+  Status lock_down(FilterProfile own);
 
  private:
   // Something that every thread does once, for start-up.

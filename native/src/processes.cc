@@ -19,6 +19,7 @@ constexpr size_t kMaxThreads = 16384;
 constexpr size_t kMaxStat = 4096;
 constexpr pid_t kKthreadd = 2;
 // proc_pid_stat(5), fields counted from that after the command.
+constexpr size_t kState = 0;
 constexpr size_t kParent = 1;
 constexpr size_t kFlags = 6;
 constexpr size_t kStart = 19;
@@ -43,7 +44,7 @@ Result<Process> read_process(pid_t pid) {
 
 bool has_ended(const Error& error) { return error.code == ENOENT || error.code == ESRCH; }
 
-// Processes that `wanted` takes, in the order of their numbers.
+// Living processes that `wanted` takes, in the order of their numbers.
 template <typename Wanted>
 Result<std::vector<Process>> find_processes(const Deadline& deadline, Wanted wanted) {
   Fd proc(::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -60,7 +61,7 @@ Result<std::vector<Process>> find_processes(const Deadline& deadline, Wanted wan
       if (has_ended(process.error())) continue;
       return process.error();
     }
-    if (!wanted(*process)) continue;
+    if (process->ended || !wanted(*process)) continue;
     if (found.size() == kMaxFound) return Error::of(E2BIG, "look through /proc");
     found.push_back(std::move(*process));
   }
@@ -108,6 +109,7 @@ std::optional<Process> parse_process_stat(std::string_view text) {
     if (end == rest.npos) return std::nullopt;
     std::string_view value = rest.substr(0, end);
     rest.remove_prefix(end + 1);
+    if (field == kState) process.ended = value == "Z" || value == "X";
     if (field == kParent && !parse_number(value, &process.ppid)) return std::nullopt;
     if (field == kFlags && !parse_number(value, &flags)) return std::nullopt;
     if (field == kStart && !parse_number(value, &process.start_ticks)) return std::nullopt;

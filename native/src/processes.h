@@ -22,6 +22,7 @@ struct Process {
   pid_t ppid = 0;
   uint64_t start_ticks = 0;  // after boot
   bool kernel_thread = false;
+  bool ended = false;  // and nobody has waited for it yet
   std::string comm;  // what it calls itself, which proves nothing
 };
 
@@ -30,7 +31,7 @@ struct Thread {
   std::string comm;  // with the newline that the kernel puts behind it
 };
 
-// A launcher's process, its parent, and the children of both in the order of their numbers.
+// A launcher's process, its parent, and the living children of both in the order of their numbers.
 struct LauncherProcesses {
   pid_t launcher = 0;
   pid_t monitor = 0;

@@ -14,6 +14,7 @@ struct Error {
   std::string operation;     // "openat2 launcher-sock"
   bool refused = false;      // an identity or type check said no, not the kernel
   bool unchanged = true;     // nothing in the pod differs from before the call
+  int item = -1;             // which of the things that the call was given; negative: none of them
 
   static Error last(std::string operation) { return Error{errno, std::move(operation), false, true}; }
   static Error of(int code, std::string operation) { return Error{code, std::move(operation), false, true}; }

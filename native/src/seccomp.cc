@@ -3,6 +3,7 @@
 #include <linux/audit.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <signal.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -12,6 +13,7 @@
 #include <cerrno>
 
 #include "device_program.h"
+#include "short_process.h"
 
 namespace privsep {
 
@@ -93,6 +95,9 @@ constexpr int kPrivilegedCalls[] = {
     SYS_rseq, SYS_set_tid_address, SYS_rt_sigprocmask, SYS_rt_sigaction, SYS_rt_sigreturn, SYS_sigaltstack,
     SYS_tgkill, SYS_restart_syscall, SYS_exit, SYS_exit_group};
 
+// What making a short process takes, and what it does besides.
+constexpr int kProcessCalls[] = {SYS_waitid, SYS_getppid, SYS_close_range};
+
 class Program {
  public:
   Program() {
@@ -112,23 +117,24 @@ class Program {
     finish(action);
   }
 
-  // Threads but no processes, in the same namespaces. The arguments of clone3 are out of reach: as unknown
-  // the C library falls back to clone.
-  void threads_only() {
+  // Threads in the same namespaces, and processes only as run_short_process makes them, if at all. The arguments of
+  // clone3 are out of reach: as unknown the C library falls back to clone.
+  void threads(bool and_short_processes) {
     rule(SYS_clone3, kUnknown);
-    jump(BPF_JEQ, SYS_clone, 0, 5);
+    jump(BPF_JEQ, SYS_clone, 0, and_short_processes ? 7 : 5);
     load_argument(0);
+    if (and_short_processes) rule(kProcessFlags, kAllow);
     jump(BPF_JSET, kNewNamespaces, 1, 0);
     jump(BPF_JSET, CLONE_THREAD, 1, 0);
     finish(kDeny);
     finish(kAllow);
   }
 
-  // The call with one of the given first arguments, refused with any other.
+  // The call with one of the given values of an argument, the first unless said, refused with any other.
   template <size_t N>
-  void only_with(int number, const int (&values)[N]) {
+  void only_with(int number, const int (&values)[N], int argument = 0) {
     jump(BPF_JEQ, static_cast<uint32_t>(number), 0, static_cast<uint8_t>(2 * N + 2));
-    load_argument(0);
+    load_argument(argument);
     for (int value : values) rule(value, kAllow);
     finish(kDeny);
   }
@@ -165,11 +171,15 @@ class Program {
   std::vector<sock_filter> code_;
 };
 
-std::vector<sock_filter> privileged_filter() {
+std::vector<sock_filter> privileged_filter(bool with_processes) {
   Program program;
-  program.threads_only();
+  program.threads(with_processes);
+  if (with_processes) {
+    program.only_with(SYS_pidfd_send_signal, {SIGKILL}, 1);
+    for (int number : kProcessCalls) program.rule(number, kAllow);
+  }
   program.only_with(SYS_unshare, {CLONE_FS});
-  program.only_with(SYS_socket, {AF_UNIX, AF_NETLINK, AF_INET, AF_INET6});
+  program.only_with(SYS_socket, {AF_UNIX, AF_NETLINK, AF_INET, AF_INET6, AF_VSOCK});
   program.only_with(SYS_bpf, kDeviceProgramCommands);
   program.effective_user();
   for (int number : kPrivilegedCalls) program.rule(number, kAllow);
@@ -178,7 +188,7 @@ std::vector<sock_filter> privileged_filter() {
 
 std::vector<sock_filter> ordinary_filter(bool network) {
   Program program;
-  program.threads_only();
+  program.threads(false);
   if (!network) program.only_with(SYS_socket, {AF_UNIX});
   for (int number : kForbidden) program.rule(number, kDeny);
   return program.end(kAllow);
@@ -189,13 +199,15 @@ std::vector<sock_filter> ordinary_filter(bool network) {
 std::vector<sock_filter> build_filter(FilterProfile profile) {
   switch (profile) {
     case FilterProfile::kPrivileged:
-      return privileged_filter();
+      return privileged_filter(false);
+    case FilterProfile::kPrivilegedWithProcesses:
+      return privileged_filter(true);
     case FilterProfile::kHelper:
       return ordinary_filter(false);
     case FilterProfile::kAgent:
       return ordinary_filter(true);
   }
-  return privileged_filter();
+  return privileged_filter(false);
 }
 
 int install_filter(const std::vector<sock_filter>& filter) {

@@ -12,6 +12,8 @@ namespace privsep {
 enum class FilterProfile {
   // Privileged threads: only the calls that their operations use.
   kPrivileged,
+  // The same where SELinux is active: they also make short processes (short_process.h), which have the same filter.
+  kPrivilegedWithProcesses,
   // All other threads of the helper: no privileged calls, no new programs or processes, and no socket of any
   // family but unix.
   kHelper,

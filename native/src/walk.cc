@@ -68,7 +68,7 @@ Result<std::optional<struct stat>> stat_entry(int dirfd, const std::string& name
   return Error::last("fstatat " + what);
 }
 
-Result<std::vector<std::string>> read_directory(int dirfd, size_t limit, const std::string& what) {
+Result<std::vector<std::string>> first_entries(int dirfd, size_t limit, const std::string& what) {
   // The stream closes its descriptor and shares the offset, so it gets one of its own.
   Fd own(::openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!own.valid()) return Error::last("openat " + what);
@@ -76,18 +76,23 @@ Result<std::vector<std::string>> read_directory(int dirfd, size_t limit, const s
   if (!dir) return Error::last("fdopendir " + what);
   own.release();
   std::vector<std::string> names;
-  for (;;) {
+  while (names.size() < limit) {
     errno = 0;
     const dirent* entry = ::readdir(dir.get());
     if (entry == nullptr) {
       if (errno != 0) return Error::last("readdir " + what);
-      return names;
+      break;
     }
     std::string_view name(entry->d_name);
-    if (name == "." || name == "..") continue;
-    if (names.size() == limit) return Error::of(E2BIG, "readdir " + what);
-    names.emplace_back(name);
+    if (name != "." && name != "..") names.emplace_back(name);
   }
+  return names;
+}
+
+Result<std::vector<std::string>> read_directory(int dirfd, size_t limit, const std::string& what) {
+  auto names = first_entries(dirfd, limit + 1, what);
+  if (names && names->size() > limit) return Error::of(E2BIG, "readdir " + what);
+  return names;
 }
 
 bool same_inode(const struct stat& a, const struct stat& b) {

@@ -41,6 +41,9 @@ Result<std::optional<struct stat>> stat_entry(int dirfd, const std::string& name
 // Names in a directory (O_PATH will do), "." and ".." left out. More than `limit` give E2BIG.
 Result<std::vector<std::string>> read_directory(int dirfd, size_t limit, const std::string& what);
 
+// The same, but at most `limit` of them, in the order of the directory.
+Result<std::vector<std::string>> first_entries(int dirfd, size_t limit, const std::string& what);
+
 bool same_inode(const struct stat& a, const struct stat& b);
 
 // "/proc/self/fd/<fd>": reaches the inode of an O_PATH descriptor where only a path is taken.

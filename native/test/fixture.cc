@@ -9,7 +9,10 @@
 #include <sys/wait.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 
 namespace privsep::test {
 
@@ -47,6 +50,21 @@ std::string read_file(const std::string& path) {
   char buffer[4096];
   ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
   return n < 0 ? std::string() : std::string(buffer, static_cast<size_t>(n));
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text + separator);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+std::vector<std::vector<std::string>> golden_cases(const char* variable) {
+  std::vector<std::vector<std::string>> cases;
+  const char* file = std::getenv(variable);
+  std::ifstream lines(file == nullptr ? "" : file);
+  for (std::string line; std::getline(lines, line);) cases.push_back(split(line, '\t'));
+  return cases;
 }
 
 Fd listen_at(const std::string& path, int backlog) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "fd.h"
 
@@ -35,6 +36,12 @@ class Pods : public TemporaryDirectory {
 
 void write_file(const std::string& path, const std::string& content);
 std::string read_file(const std::string& path);
+
+std::vector<std::string> split(const std::string& text, char separator);
+
+// Golden cases that run.sh has a script write, as their fields: `variable` of the environment names the file. None when
+// there is no such file.
+std::vector<std::vector<std::string>> golden_cases(const char* variable);
 
 // A listening stream socket at the path.
 Fd listen_at(const std::string& path, int backlog = 8);

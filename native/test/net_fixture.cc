@@ -8,9 +8,11 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <new>
 #include <set>
 #include <sstream>
+#include <vector>
 
 #include "check.h"
 
@@ -53,25 +55,56 @@ std::string output_of(int netns, const std::string& command) {
   return text;
 }
 
-// The address comes when the kernel has noticed the carrier.
-std::string await_link_local(const std::string& link) {
-  return "for i in $(seq 200); do ip -6 addr show dev " + link +
-         " | grep -q fe80 && exit; sleep 0.02; done; echo no fe80";
+// Orders to ip(8) as a command of the shell. It stops at the first that fails.
+std::string ip_batch(const std::vector<std::string>& orders) {
+  std::string lines;
+  for (const std::string& order : orders) lines += order + "\n";
+  return "ip -batch - <<'END'\n" + lines + "END\n";
 }
 
+std::string netns_path(int netns) { return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(netns); }
+
+// The address comes when the kernel has noticed the carrier, which may take it a second. Looked at without programs:
+// many tests wait for it.
+bool await_link_local(int netns, const std::string& link) {
+  for (int i = 0; i < 200; ++i) {
+    Fd home = own_netns();
+    enter(netns);
+    std::ifstream addresses("/proc/thread-self/net/if_inet6");
+    enter(home.get());
+    for (std::string line; std::getline(addresses, line);) {
+      std::string name = line.substr(line.rfind(' ') + 1);
+      if (name == link && line.compare(0, 4, "fe80") == 0) return true;
+    }
+    ::usleep(20'000);
+  }
+  return false;
+}
+
+// What a namespace has, without what changes by itself. In as few programs as there may be: starting them takes most of
+// the time of these tests.
 constexpr const char* kSnapshot = R"(
-ip -d -o link | sed -E 's/^[0-9]+: //; s/@[^:]*:/:/; s/\\//g
-  s/(([a-z_]+_timer) +[0-9.]+|(bridge_id|designated_(root|bridge)) [0-9a-f.:]+|designated_port [0-9]+|port_id [0-9a-fx]+|port_no [0-9a-fx]+)//g
-  s/ state (UNKNOWN|UP|DOWN|LOWERLAYERDOWN)//; s/NO-CARRIER,|,LOWER_UP|,M-DOWN//g; s/ promiscuity.*numtxqueues/ numtxqueues/
-  s/state (forwarding|disabled) priority/priority/; s/qdisc (noop|noqueue|pfifo_fast|mq)//; s/ link-netnsid [0-9]+//
-  s#link/ether (0a:58:0a:f4:02:05|02:00:00:00:00:00|02:00:00:aa:bb:cc) #LINK \1 #; s#link/ether [0-9a-f:]{17}#LINK <random>#
-  s/ +/ /g' | sort
-ip -o addr | sed -E 's/^[0-9]+: //; s/\\.*//; s/ (tentative|dadfailed)//g; s/ +/ /g' |
-  grep -v 'inet6 fe80' | sort
-ip -o -6 addr | grep -o 'fe80::858:aff:fef4:205.*scope' | sort
-ip route show table all | sed -E 's/ linkdown//; s/ expires [0-9]+sec//' | grep -v 'fe80\|ff00::\|anycast' | sort
-for f in ipv4/conf/all/arp_ignore ipv4/ip_forward ipv6/conf/all/forwarding ipv4/ping_group_range ipv4/ip_unprivileged_port_start; do
-  echo $f = $(cat /proc/sys/net/$f); done
+{ printf '%s\n' link addr 'route show table all' | ip -d -o -batch -
+  grep -H . /proc/sys/net/ipv4/conf/all/arp_ignore /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding \
+    /proc/sys/net/ipv4/ping_group_range /proc/sys/net/ipv4/ip_unprivileged_port_start
+} | sed -E '
+  /^\/proc/{ s#^/proc/sys/net/([^:]*):#\1 = #; s/\t/ /; b; }
+  s/^[0-9]+: //
+  / mtu /{
+    s/@[^:]*:/:/; s/\\//g
+    s/(([a-z_]+_timer) +[0-9.]+|(bridge_id|designated_(root|bridge)) [0-9a-f.:]+|designated_port [0-9]+|port_id [0-9a-fx]+|port_no [0-9a-fx]+)//g
+    s/ state (UNKNOWN|UP|DOWN|LOWERLAYERDOWN)//; s/NO-CARRIER,|,LOWER_UP|,M-DOWN//g; s/ promiscuity.*numtxqueues/ numtxqueues/
+    s/state (forwarding|disabled) priority/priority/; s/qdisc (noop|noqueue|pfifo_fast|mq)//; s/ link-netnsid [0-9]+//
+    s#link/ether (0a:58:0a:f4:02:05|02:00:00:00:00:00|02:00:00:aa:bb:cc) #LINK \1 #; s#link/ether [0-9a-f:]{17}#LINK <random>#
+    s/ +/ /g
+    b
+  }
+  / inet6? /{
+    s/\\.*//; s/ (tentative|dadfailed)//g; s/ +/ /g
+    /inet6 fe80/{ /fe80::858:aff:fef4:205/!d; s/.*(fe80::858:aff:fef4:205.*scope).*/\1/; }
+    b
+  }
+  s/ linkdown//g; s/ expires [0-9]+sec//; /fe80|ff00::|anycast/d' | sort
 nft -n -s list ruleset
 )";
 
@@ -101,39 +134,39 @@ bool check_has(const std::string& text, const std::string& part) {
 }
 
 Pod::Pod(Addresses addresses) : pod_(new_netns()), peer_(new_netns()) {
-  Fd home = own_netns();
-  enter(peer_.get());
   // iproute2 names the namespace by descriptor path; a child has its own number for it.
-  std::string link = "ip link set lo up; ip link add p0 mtu 1450 type veth peer name eth0 address " +
-                     std::string(kPodMac) + " mtu 1450 netns /proc/" + std::to_string(::getpid()) + "/fd/" +
-                     std::to_string(pod_.get()) + " && ip link set p0 up";
-  enter(home.get());
+  std::string link = ip_batch({"link set lo up",
+                               "link add p0 mtu 1450 type veth peer name eth0 address " + std::string(kPodMac) +
+                                   " mtu 1450 netns " + netns_path(pod_.get()),
+                               "link set p0 up"});
   std::string made = output_of(peer_.get(), link);
   check_equal(made, "", "veth");
   // Duplicate address detection only delays; the peer has none of the addresses.
-  std::string up =
-      "sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0 "
-      "net.ipv6.conf.eth0.accept_dad=0; ip link set lo up; ip link set eth0 up;";
+  std::string up = "for i in all default eth0; do echo 0 >/proc/sys/net/ipv6/conf/$i/accept_dad; done; ";
+  std::vector<std::string> orders{"link set lo up", "link set eth0 up"};
+  auto add = [&orders](std::initializer_list<const char*> more) {
+    orders.insert(orders.end(), more.begin(), more.end());
+  };
   if (addresses != Addresses::kNone)
-    up += "ip addr add 10.244.2.5/24 brd + dev eth0; ip route add default via 10.244.2.1;";
+    add({"addr add 10.244.2.5/24 brd + dev eth0", "route add default via 10.244.2.1"});
   if (addresses == Addresses::kDual)
-    up +=
-        "ip -6 addr add fd00:10:244:2::5/64 dev eth0 nodad; ip -6 route add default via fd00:10:244:2::1;"
-        "ip route add 198.51.100.0/24 nexthop via 10.244.2.1 nexthop via 10.244.2.3; ip route add blackhole "
-        "192.0.2.0/24;"
-        "ip route add 203.0.113.0/24 via 10.244.2.9 table 7;";
-  made = output_of(pod_.get(), up + await_link_local("eth0"));
+    add({"addr add fd00:10:244:2::5/64 dev eth0 nodad", "route add default via fd00:10:244:2::1",
+         "route add 198.51.100.0/24 nexthop via 10.244.2.1 nexthop via 10.244.2.3", "route add blackhole 192.0.2.0/24",
+         "route add 203.0.113.0/24 via 10.244.2.9 table 7"});
+  made = output_of(pod_.get(), up + ip_batch(orders));
   check_equal(made, "", "addresses");
+  check_that(await_link_local(pod_.get(), "eth0"), "link-local address of eth0");
 }
 
 void Pod::add_secondary() {
   std::string made = output_of(
-      pod_.get(), "ip link add pod16477688c0e address 02:00:00:aa:bb:cc mtu 1500 type veth peer name p1 netns /proc/" +
-                      std::to_string(::getpid()) + "/fd/" + std::to_string(peer_.get()) +
-                      " && ip link set pod16477688c0e up");
+      pod_.get(),
+      ip_batch({"link add pod16477688c0e address 02:00:00:aa:bb:cc mtu 1500 type veth peer name p1 netns " +
+                    netns_path(peer_.get()),
+                "link set pod16477688c0e up"}));
   check_equal(made, "", "secondary");
   check_equal(output_of(peer_.get(), "ip link set p1 up"), "", "secondary");
-  check_equal(output_of(pod_.get(), await_link_local("pod16477688c0e")), "", "secondary");
+  check_that(await_link_local(pod_.get(), "pod16477688c0e"), "link-local address of the secondary link");
 }
 
 std::string Pod::run(const std::string& command) const { return output_of(pod_.get(), command); }

@@ -55,6 +55,25 @@ TEST(capabilities_are_raised_for_the_call_only) {
   }));
 }
 
+TEST(what_a_call_worked_on_is_let_go_before_its_outcome_is_told) {
+  CHECK(in_child([] {
+    auto pool = PrivilegedPool::start(1, kMask);
+    if (!pool) return false;
+    auto descriptor = std::make_shared<int>(1);
+    std::weak_ptr<int> held = descriptor;
+    auto told = std::make_shared<std::promise<bool>>();
+    auto open = told->get_future();
+    PrivilegedPool::Job job{0, Deadline::after_ms(5000), nullptr, nullptr};
+    job.run = [descriptor, held, told](Home&, const Deadline&) -> PrivilegedPool::Completion {
+      return [held, told] { told->set_value(!held.expired()); };
+    };
+    job.fail = [told](const Error&) { told->set_value(true); };
+    descriptor.reset();
+    if (!(*pool)->submit(std::move(job))) return false;
+    return open.wait_for(kWait) == std::future_status::ready && !open.get();
+  }));
+}
+
 TEST(dropping_the_user_leaves_only_the_pool_privileged) {
   CHECK(in_child([] {
     auto pool = PrivilegedPool::start(2, kMask);
@@ -75,7 +94,7 @@ TEST(dropping_the_user_leaves_only_the_pool_privileged) {
 TEST(locked_down_process_can_still_work) {
   CHECK(in_child([] {
     auto pool = PrivilegedPool::start(2, kMask);
-    if (!pool || !(*pool)->drop_user(64100, 64100, {}) || !(*pool)->lock_down()) return false;
+    if (!pool || !(*pool)->drop_user(64100, 64100, {}) || !(*pool)->lock_down(FilterProfile::kPrivileged)) return false;
     auto tids = thread_ids();
     for (pid_t tid : *tids) {
       auto status = thread_status(tid);
@@ -83,11 +102,14 @@ TEST(locked_down_process_can_still_work) {
     }
     bool good = ::unshare(CLONE_FS) == -1 && errno == EPERM;
     good = good && ::socket(AF_INET, SOCK_STREAM, 0) == -1 && errno == EPERM;
+    good = good && ::socket(AF_VSOCK, SOCK_STREAM, 0) == -1 && errno == EPERM;
     good = good && ::fork() == -1 && errno == EPERM;
     good = good && run(**pool, kMask, 5000, [&](Home&) {
                      good = good && ::mount("none", "/tmp", "tmpfs", 0, nullptr) == -1 && errno == EPERM;
                      good = good && ::unshare(CLONE_NEWNET) == -1 && errno == EPERM;
                      good = good && ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == -1 && errno == EPERM;
+                     // A kernel may not have the family.
+                     good = good && (Fd(::socket(AF_VSOCK, SOCK_STREAM, 0)).valid() || errno == EAFNOSUPPORT);
                      good = good && Fd(::open("/root", O_RDONLY | O_DIRECTORY)).valid();
                    }) == 0;
     return good && Fd(::open("/root", O_RDONLY | O_DIRECTORY)).valid() == false;
@@ -187,7 +209,7 @@ TEST(filters_fit_the_kernel) {
 TEST(long_jobs_have_threads_of_their_own_and_end_with_the_pool) {
   CHECK(in_child([] {
     auto pool = PrivilegedPool::start(1, kMask);
-    if (!pool || !(*pool)->drop_user(64100, 64100, {}) || !(*pool)->lock_down()) return false;
+    if (!pool || !(*pool)->drop_user(64100, 64100, {}) || !(*pool)->lock_down(FilterProfile::kPrivileged)) return false;
     const int stopping = (*pool)->stopping_fd();
     std::atomic<int> ended{0};
     auto wait_for_stop = [&](PrivilegedPool& target) {

@@ -68,8 +68,9 @@ TEST(process_stat_is_read_past_any_command) {
     auto process = parse_process_stat("85 (" + std::string(comm) + ") S 12" + kTail);
     if (!CHECK(process)) continue;
     CHECK(process->pid == 85 && process->ppid == 12 && process->start_ticks == 4711 && process->comm == comm);
-    CHECK(process->kernel_thread);
+    CHECK(process->kernel_thread && !process->ended);
   }
+  CHECK(parse_process_stat("85 (x) Z 12" + kTail)->ended);
   CHECK(!parse_process_stat("85 (x) S 12 1 1 0 -1 64 0 0 0 0 0 0 0 0 20 0 1 0 4711 0\n")->kernel_thread);
 }
 
@@ -114,6 +115,11 @@ TEST(container_cgroup_is_the_pods_and_within_reach) {
 
 TEST(children_of_a_launcher_and_of_its_parent_are_found) {
   Child launcher("virt-launcher");
+  // What has ended before it, as daemons leave it, must not hide it.
+  const pid_t ended = ::fork();
+  if (ended == 0) ::_exit(0);
+  siginfo_t info {};
+  CHECK(::waitid(P_PID, static_cast<id_t>(ended), &info, WEXITED | WNOWAIT) == 0);
   Child sibling("qemu-system-x86_64");
   auto processes = launcher_processes(launcher_of(launcher.pid()), Deadline::after_ms(5000));
   REQUIRE(processes);
@@ -122,6 +128,8 @@ TEST(children_of_a_launcher_and_of_its_parent_are_found) {
   REQUIRE(found != nullptr);
   CHECK(found->ppid == ::getpid() && found->comm == "qemu-system-x86" && !found->kernel_thread);
   CHECK(find(processes->children, ::getpid()) == nullptr);
+  CHECK(find(processes->children, ended) == nullptr);
+  CHECK(::waitpid(ended, nullptr, 0) == ended);
   CHECK(std::is_sorted(processes->children.begin(), processes->children.end(),
                        [](const Process& a, const Process& b) { return a.pid < b.pid; }));
   auto pidfd = launcher_of(launcher.pid());

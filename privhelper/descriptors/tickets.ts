@@ -10,8 +10,8 @@ export interface Ticket {
 /** For whom and for what a descriptor was made. */
 export interface TicketOwner {
   readonly peer: Peer;
-  readonly podUid: string;
-  readonly vmiUid: string;
+  readonly podUid: string | undefined;
+  readonly vmiUid: string | undefined;
   /** Id of the call that made the descriptor. */
   readonly callId: string;
 }

@@ -16,12 +16,14 @@ const cgroup2 = 0x63677270;
 /**
  * The unified hierarchy when it is what is mounted at the path, else the controller `devices` below it, which decides
  * where both are mounted. Throws when there is neither, and for a hierarchy that shows a part of the host's only.
+ *
+ * @param root descriptor of `cgroupRoot`
  */
-export function openDeviceHierarchy(cgroupRoot: string): DeviceHierarchy {
+export function openDeviceHierarchy(cgroupRoot: string, root: number): DeviceHierarchy {
   if (typeOf(cgroupRoot) === cgroup2) {
     // Every cgroup but the root has it.
     if (existsSync(join(cgroupRoot, 'cgroup.events'))) throw partial(cgroupRoot);
-    return { root: openDirectory(cgroupRoot), version: 2 };
+    return { root, version: 2 };
   }
   const directory = join(cgroupRoot, 'devices');
   if (typeOf(directory) !== cgroup1) {

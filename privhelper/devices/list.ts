@@ -15,7 +15,7 @@ export interface ListChange {
   readonly rule: string;
 }
 
-const line = /^([abc]) (\d{1,10}|\*):(\d{1,10}|\*) (r?w?m?)$/;
+const line = /^([abc])[ :]+(\d{1,10}|\*)[ :]+(\d{1,10}|\*)[ :]+(r?w?m?)$/;
 
 /** Parses devices.list. Throws when the kernel wrote something else than what its documentation says. */
 export function parseDeviceList(text: string): DeviceList {

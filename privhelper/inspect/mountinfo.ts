@@ -25,33 +25,39 @@ export const maxMountinfoBytes = 4 << 20;
 
 const containerDisk = /^(?:\/var)?\/run\/kubevirt\/container-disks\/disk_(\d{1,3})\.img$/;
 
-/** The mounts in order. Lines of another form are left out. */
+/** The mounts in order. Lines of another form are left out; a number that is none is 0. */
 export function parseMountinfo(text: string): MountEntry[] {
-  return text.split('\n').flatMap((line) => {
-    const [front = '', back] = line.split(' - ', 2);
-    const [id, parent, device = '', root, mountPoint, options, ...tags] = front.split(' ').map(unescaped);
-    const [filesystem, source, superOptions] = (back ?? '').split(' ').map(unescaped);
-    const [, major, minor] = /^(\d{1,10}):(\d{1,10})$/.exec(device) ?? [];
-    if (major === undefined || root === undefined || mountPoint === undefined || options === undefined)
-      return [];
-    if (filesystem === undefined || source === undefined) return [];
-    const disk = containerDisk.exec(mountPoint)?.[1];
-    return {
-      id: Number(id),
-      parent: Number(parent),
-      major: Number(major),
-      minor: Number(minor),
-      mountPoint,
-      filesystem,
-      root,
-      source,
-      options,
-      superOptions: superOptions ?? '',
-      optionalFields: tags.join(' '),
-      propagation: propagation(tags),
-      containerDisk: disk === undefined ? undefined : Number(disk),
-    };
-  });
+  return text.split('\n').flatMap((line) => parseMount(line.split(' ')) ?? []);
+}
+
+function parseMount(fields: readonly string[]): MountEntry | undefined {
+  // The optional fields end at the last `-` that leaves room for all that follows.
+  const separator = fields.lastIndexOf('-', fields.length - 4);
+  if (separator < 6) return undefined;
+  const [id, parent, device = '', , , options = ''] = fields;
+  const [root, mountPoint] = fields.slice(3, 5).map(unescaped);
+  const [filesystem, source] = fields.slice(separator + 1).map(unescaped);
+  const superOptions = fields[separator + 3] ?? '';
+  const [, major, minor] = /^([^:]*):([^:]*)$/.exec(device) ?? [];
+  if (root === undefined || mountPoint === undefined || filesystem === undefined) return undefined;
+  if (source === undefined || major === undefined) return undefined;
+  const tags = fields.slice(6, separator);
+  const disk = containerDisk.exec(mountPoint)?.[1];
+  return {
+    id: integer(id),
+    parent: integer(parent),
+    major: integer(major),
+    minor: integer(minor),
+    mountPoint,
+    filesystem,
+    root,
+    source,
+    options,
+    superOptions,
+    optionalFields: tags.join(' '),
+    propagation: propagation(tags),
+    containerDisk: disk === undefined ? undefined : Number(disk),
+  };
 }
 
 /** Volume indexes of the container disks that are mounted, ascending. */
@@ -78,9 +84,15 @@ function propagation(tags: readonly string[]): string {
   return kinds.length === 0 ? 'private' : kinds.join(', ');
 }
 
-/** The kernel writes space, tab, newline and backslash as octal numbers. */
-function unescaped(text: string): string {
-  return text.replace(/\\(040|011|012|134)/g, (_, octal: string) =>
-    String.fromCharCode(Number.parseInt(octal, 8)),
-  );
+function integer(text = ''): number {
+  return /^[+-]?\d+$/.test(text) ? Number(text) : 0;
+}
+
+/** The kernel writes blanks and some other bytes as three octal digits. Undefined for any other backslash. */
+function unescaped(text = ''): string | undefined {
+  if (/\\(?![0-7]{3})/.test(text)) return undefined;
+  return text.replace(/(?:\\[0-7]{3})+/g, (escapes) => {
+    const bytes = escapes.slice(1).split('\\');
+    return Buffer.from(bytes.map((octal) => Number.parseInt(octal, 8))).toString();
+  });
 }

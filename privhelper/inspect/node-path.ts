@@ -57,7 +57,6 @@ function isSameExport(candidate: MountEntry, mount: MountEntry, { source }: Back
 
 function isOtherPods({ mountPoint }: MountEntry, { kubeletPodsDir, podUid }: BackingOptions): boolean {
   if (kubeletPodsDir === '' || podUid === '') return false;
-  return (
-    mountPoint.startsWith(`${kubeletPodsDir}/`) && !mountPoint.startsWith(`${kubeletPodsDir}/${podUid}/`)
-  );
+  const pods = join(kubeletPodsDir, '/');
+  return mountPoint.startsWith(pods) && !mountPoint.startsWith(join(pods, podUid, '/'));
 }

@@ -25,6 +25,14 @@ export function dhcpRecordFileName(podInterface: string): string {
   return `vif-cache-${podInterface}.json`;
 }
 
+/**
+ * By this file the launcher knows that it serves an interface. Its server answers for one link, by index, and so is of
+ * no use for the bridge of a network that is plugged again (KubeVirt pkg/network/dhcp/configurator.go).
+ */
+export function dhcpStartedFileName(podInterface: string): string {
+  return `dhcp_started-${podInterface}`;
+}
+
 /** The file's content: members and order of the Go structures, indented by two spaces, no final newline. */
 export function dhcpRecordText(record: DhcpRecord): string {
   return JSON.stringify(

@@ -23,18 +23,44 @@ export function setPolicy(
   invocation: Invocation,
   request: DevicePolicyRequest,
 ): Promise<MessageInitShape<typeof SetPolicyResponseSchema>> {
-  const { native, pods, deviceHierarchy } = helper;
+  const { pods, plugged } = helper;
+  const { podUid } = request;
   return pods.withLauncher(invocation, request, async (launcher) => {
-    const nodes = await native.listDeviceNodes(invocation.call, launcher);
-    const rules = policyRules({
-      version: deviceHierarchy.version,
-      characterDevices: nodes.filter(({ type }) => type === 'c'),
-      registered: await readRegisteredDevices(),
-      blockDevices: await blockDevices(helper, request, nodes),
-    });
-    const apply = deviceHierarchy.version === 2 ? applyProgram : applyList;
-    return { changed: await apply(helper, invocation, launcher, request.podUid, rules) };
+    const changed = await applyPolicy(helper, invocation, launcher, podUid, (nodes) =>
+      blockDevices(helper, request, nodes),
+    );
+    plugged.denied(podUid);
+    return { changed };
   });
+}
+
+/** Denies every block device to a launcher whose VM has ended: it may have kept names of their nodes. */
+export function denyBlockDevices(
+  helper: Helper,
+  invocation: Invocation,
+  launcher: Launcher,
+  podUid: string,
+): Promise<boolean> {
+  return applyPolicy(helper, invocation, launcher, podUid, async () => []);
+}
+
+async function applyPolicy(
+  helper: Helper,
+  invocation: Invocation,
+  launcher: Launcher,
+  podUid: string,
+  blockDevicesOf: (nodes: readonly DeviceNode[]) => Promise<DeviceNumbers[]>,
+): Promise<boolean> {
+  const { native, deviceHierarchy } = helper;
+  const nodes = await native.listDeviceNodes(invocation.call, launcher);
+  const rules = policyRules({
+    version: deviceHierarchy.version,
+    characterDevices: nodes.filter(({ type }) => type === 'c'),
+    registered: await readRegisteredDevices(),
+    blockDevices: await blockDevicesOf(nodes),
+  });
+  const apply = deviceHierarchy.version === 2 ? applyProgram : applyList;
+  return apply(helper, invocation, launcher, podUid, rules);
 }
 
 /** What the helper has plugged, and nodes of volumes; a volume without one is a file or not there yet. */

@@ -18,11 +18,10 @@ export function claim(
   invocation: Invocation,
   request: DeviceClaim,
 ): Promise<MessageInitShape<typeof ClaimResponseSchema>> {
-  return pods.withLauncher(invocation, request, async (launcher) => {
+  return pods.callOnLauncher(invocation, request, async (launcher, call) => {
     const { qemuUid, qemuGid } = policy;
     const { requested, devices, blockVolumes } = request;
-    const { call } = invocation;
-    const claimed = await native.claimDevices(call, launcher, devices, blockVolumes, qemuUid, qemuGid);
+    const claimed = await native.claimDevices(call(), launcher, devices, blockVolumes, qemuUid, qemuGid);
     return {
       results: requested.map((device, i) => ({ device, outcome: outcome(claimed[i]) })),
       blockVolumes: blockVolumes.map((volume, i) => ({

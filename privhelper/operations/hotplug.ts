@@ -18,6 +18,7 @@ import type { PodRegistry } from '../pods/registry.js';
 import type { PodRef } from '../policy/check.js';
 import type { BlockPlug, FilesystemPlug, UnplugRef } from '../policy/hotplug.js';
 import type { AttachmentRef } from '../policy/sockets.js';
+import { denyBlockDevices } from './device-policy.js';
 
 const outcomes: Readonly<Record<FilesystemPlugOutcome, PlugOutcome>> = {
   plugged: PlugOutcome.CHANGED,
@@ -198,15 +199,16 @@ function pluggedNames(entries: readonly PluggedEntry[]): string[] {
   return entries.filter(({ mounted, block }) => mounted || block).map(({ name }) => name);
 }
 
-/** A record that cannot be parsed names what is plugged. */
+/** A record that cannot be parsed names what is plugged. A device that may be open still counts as recorded. */
 export function list(
-  { native, podsDir, pods, hotplugRecords }: Helper,
+  { native, podsDir, pods, hotplugRecords, plugged }: Helper,
   invocation: Invocation,
   pod: PodRef,
 ): Promise<MessageInitShape<typeof ListResponseSchema>> {
   return pods.withLauncher(invocation, pod, async (launcher) => {
     const entries = await native.listPlugged(invocation.call, podsDir, pod.podUid, launcher);
-    const recorded = new Set(hotplugRecords.entries(pod) ?? pluggedNames(entries));
+    const devices = plugged.volumes(pod.podUid);
+    const recorded = new Set([...(hotplugRecords.entries(pod) ?? pluggedNames(entries)), ...devices]);
     const found = new Map(entries.map((entry) => [entry.name, entry]));
     // In the order in which they were plugged, as far as that is known.
     const all = [...new Set([...recorded, ...found.keys()])].map(
@@ -216,17 +218,18 @@ export function list(
       volumes: all.map(({ name, mounted, block }) => ({
         ...(name.endsWith('.img')
           ? { volume: name.slice(0, -'.img'.length), kind: PlugKind.DISK, plugged: mounted }
-          : { volume: name, kind: block ? PlugKind.BLOCK : PlugKind.DIRECTORY, plugged: mounted || block }),
+          : {
+              volume: name,
+              kind: block || devices.has(name) ? PlugKind.BLOCK : PlugKind.DIRECTORY,
+              plugged: mounted || block,
+            }),
         recorded: recorded.has(name),
       })),
     };
   });
 }
 
-/**
- * A device stays recorded until a call finds its node gone: whoever unplugs it is to deny it first, and is told of it
- * again if it did not live to do so.
- */
+/** The next policy denies a device that is unplugged. Until then it is listed, for whoever did not live to set one. */
 export function unplug(
   { native, podsDir, pods, hotplugRecords, plugged }: Helper,
   invocation: Invocation,
@@ -235,9 +238,9 @@ export function unplug(
   return pods.withLauncher(invocation, ref, async (launcher) => {
     const name = entryName(ref);
     const gone = await native.unplug(invocation.call, podsDir, ref.podUid, launcher, name);
-    const denied = ref.kind !== 'disk' && plugged.forget(ref.podUid, ref.volume);
-    const forgotten = !denied && hotplugRecords.remove(ref, name);
-    return { changed: gone || denied || forgotten };
+    const left = ref.kind !== 'disk' && plugged.leave(ref.podUid, ref.volume);
+    const forgotten = hotplugRecords.remove(ref, name);
+    return { changed: gone || left || forgotten };
   });
 }
 
@@ -246,10 +249,11 @@ export function unplug(
  * the host is not. The record goes in any case, for nobody would come for it again.
  */
 export function unplugAll(
-  { native, podsDir, pods, hotplugRecords, plugged }: Helper,
+  helper: Helper,
   invocation: Invocation,
   pod: PodRef,
 ): Promise<MessageInitShape<typeof UnplugAllResponseSchema>> {
+  const { native, podsDir, pods, hotplugRecords, plugged } = helper;
   return pods.withLauncherIfAny(invocation, pod, async (launcher) => {
     if (launcher === null && !hotplugRecords.names(pod)) return { changed: false, problems: [] };
     const problems: string[] = [];
@@ -274,6 +278,10 @@ export function unplugAll(
         false,
       );
       changed = changed || gone;
+    }
+    if (launcher !== null && plugged.has(pod.podUid)) {
+      const denied = await attempt(() => denyBlockDevices(helper, invocation, launcher, pod.podUid), false);
+      changed = changed || denied;
     }
     plugged.drop(pod.podUid);
     const forgotten = hotplugRecords.removePod(pod);

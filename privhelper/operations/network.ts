@@ -5,10 +5,11 @@ import type {
   ObserveResponseSchema,
   RepairPasstResponseSchema,
 } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
+import type { Call } from '../../native/binding.js';
 import { afterChange, exhausted } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
-import { dhcpRecordFileName, dhcpRecordText } from '../network/dhcp-record.js';
+import { dhcpRecordFileName, dhcpRecordText, dhcpStartedFileName } from '../network/dhcp-record.js';
 import type { PodRef } from '../policy/check.js';
 import type { DhcpRecordFile, NetworkSetup, PasstRepair } from '../policy/network.js';
 
@@ -20,8 +21,8 @@ export function observe(
   invocation: Invocation,
   pod: PodRef,
 ): Promise<MessageInitShape<typeof ObserveResponseSchema>> {
-  return pods.withLauncher(invocation, pod, (launcher) =>
-    native.observeNetwork(invocation.call, launcher, forbiddenNetworks),
+  return pods.callOnLauncher(invocation, pod, (launcher, call) =>
+    native.observeNetwork(call(), launcher, forbiddenNetworks),
   );
 }
 
@@ -52,15 +53,16 @@ export function apply(
   invocation: Invocation,
   { podUid, vmiUid, attachments, detachments, records, passt }: NetworkSetup,
 ): Promise<MessageInitShape<typeof ApplyResponseSchema>> {
-  const { native, pods, policy, forbiddenNetworks } = helper;
-  return pods.withLauncher(invocation, { podUid, vmiUid }, async (launcher) => {
+  const { native, pods, policy, forbiddenNetworks, selinux } = helper;
+  return pods.callOnLauncher(invocation, { podUid, vmiUid }, async (launcher, call) => {
     const files = new DhcpRecords(helper, invocation, podUid);
     const [uid, gid] = launcher.uid === 0 ? [0, 0] : [policy.qemuUid, policy.qemuGid];
     const plan = { attachments, detachments, uid, gid, ...(passt ? { passtGid: policy.qemuGid } : {}) };
     let changed: boolean;
     try {
-      for (const record of records) await files.write(record);
-      changed = await native.applyNetwork(invocation.call, launcher, forbiddenNetworks, plan);
+      for (const record of records) await files.write(call(), record);
+      const enforces = selinux.mode() === 'enforcing';
+      changed = await native.applyNetwork(call(), launcher, forbiddenNetworks, plan, enforces);
     } catch (error) {
       throw await files.takeBack(error);
     }
@@ -68,7 +70,8 @@ export function apply(
     changed ||= files.changed;
     for (const { podInterface } of detachments) {
       try {
-        changed = (await files.remove(podInterface)) || changed;
+        for (const nameOf of [dhcpRecordFileName, dhcpStartedFileName])
+          changed = (await files.remove(nameOf(podInterface))) || changed;
       } catch (error) {
         throw changed ? afterChange(error) : error;
       }
@@ -77,7 +80,7 @@ export function apply(
   });
 }
 
-/** DHCP records in the pod's private volume. */
+/** DHCP records in the pod's private volume, with what the launcher notes about them. */
 class DhcpRecords {
   readonly #created: string[] = [];
   #replaced = false;
@@ -92,27 +95,25 @@ class DhcpRecords {
     return this.#replaced || this.#created.length > 0;
   }
 
-  async write({ podInterface, record }: DhcpRecordFile): Promise<void> {
+  async write(call: Call, { podInterface, record }: DhcpRecordFile): Promise<void> {
     const { native, podsDir, policy } = this.helper;
     const text = Buffer.from(dhcpRecordText(record));
     const owner = { uid: policy.qemuUid, gid: policy.qemuGid, mode: dhcpRecordMode };
     const name = dhcpRecordFileName(podInterface);
-    const { call } = this.invocation;
     const outcome = await native.writeVolumeFile(call, podsDir, this.podUid, 'private', name, text, owner);
-    if (outcome === 'created') this.#created.push(podInterface);
+    if (outcome === 'created') this.#created.push(name);
     if (outcome === 'replaced') this.#replaced = true;
   }
 
-  remove(podInterface: string): Promise<boolean> {
+  remove(name: string): Promise<boolean> {
     const { native, podsDir } = this.helper;
-    const name = dhcpRecordFileName(podInterface);
     return native.removeVolumeFile(this.invocation.call, podsDir, this.podUid, 'private', name);
   }
 
   /** Removes what was created. Resolves to the failure, which tells what could not be taken back. */
   async takeBack(error: unknown): Promise<unknown> {
     try {
-      for (const podInterface of this.#created) await this.remove(podInterface);
+      for (const name of this.#created) await this.remove(name);
     } catch (undo) {
       return afterChange(error, undo);
     }

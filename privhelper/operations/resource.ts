@@ -24,11 +24,11 @@ export function setMemlock(
   invocation: Invocation,
   target: MemlockTarget,
 ): Promise<MessageInitShape<typeof SetMemlockResponseSchema>> {
-  return pods.withLauncher(invocation, target, async (launcher) => {
-    const processes = await native.launcherProcesses(invocation.call, launcher);
+  return pods.callOnLauncher(invocation, target, async (launcher, call) => {
+    const processes = await native.launcherProcesses(call(), launcher);
     const process = target.process === 'QEMU' ? findQemu(processes) : findVirtqemud(processes);
     if (process !== undefined) {
-      return { changed: await native.liftMemlock(invocation.call, target.podUid, process) };
+      return { changed: await native.liftMemlock(call(), target.podUid, process) };
     }
     if (target.process === 'QEMU') throw noQemu(processes.monitor);
     return { changed: false };

@@ -7,6 +7,7 @@ import type {
   ConnectAttachmentResponseSchema,
   ConnectResponseSchema,
   ListenResponseSchema,
+  ListenVsockResponseSchema,
   PodListener,
 } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { errnoOf, toFailure } from '../failure.js';
@@ -19,10 +20,10 @@ export function connect(
   invocation: Invocation,
   socket: SocketRef,
 ): Promise<MessageInitShape<typeof ConnectResponseSchema>> {
-  return pods.withLauncher(invocation, socket, async (launcher) => {
+  return pods.callOnLauncher(invocation, socket, async (launcher, call) => {
     const { podUid, entry, listener } = socket;
     const peer = listener === 'launcher' ? launcher : null;
-    const fd = await native.connectSocket(invocation.call, podsDir, podUid, entry, peer);
+    const fd = await native.connectSocket(call(), podsDir, podUid, entry, peer);
     return { ticket: tickets.issue(fd, invocation.ticketOwner(socket)) };
   });
 }
@@ -45,12 +46,11 @@ export function listen(
   invocation: Invocation,
   request: ListenerRef,
 ): Promise<MessageInitShape<typeof ListenResponseSchema>> {
-  return pods.withLauncher(invocation, request, async (launcher) => {
+  return pods.callOnLauncher(invocation, request, async (launcher, call) => {
     const { podUid, listener, entry, owner } = request;
     const asRoot = owner === 'launcher' && launcher.uid === 0;
     const [uid, gid] = asRoot ? [0, 0] : [policy.qemuUid, policy.qemuGid];
-    const { call } = invocation;
-    const { fd, dev, ino } = await native.listenSocket(call, podsDir, podUid, entry, uid, gid);
+    const { fd, dev, ino } = await native.listenSocket(call(), podsDir, podUid, entry, uid, gid);
     pods.noteListener(podUid, listener, { entry, dev, ino });
     return { ticket: tickets.issue(fd, invocation.ticketOwner(request)) };
   });
@@ -61,11 +61,11 @@ export function claimVirtiofs(
   invocation: Invocation,
   request: VirtiofsRef,
 ): Promise<MessageInitShape<typeof ClaimVirtiofsResponseSchema>> {
-  return pods.withLauncher(invocation, request, async () => {
+  return pods.callOnLauncher(invocation, request, async (_, call) => {
     const { podUid, entry } = request;
     const { qemuUid, qemuGid } = policy;
     try {
-      const claimed = await native.claimSocket(invocation.call, podsDir, podUid, entry, qemuUid, qemuGid);
+      const claimed = await native.claimSocket(call(), podsDir, podUid, entry, qemuUid, qemuGid);
       return { outcome: claimed ? ClaimOutcome.CLAIMED : ClaimOutcome.ALREADY_OWNED };
     } catch (error) {
       // The container has not come that far.
@@ -83,6 +83,15 @@ export function closeListener(
   return helper.pods.withPod(request, async () => ({
     changed: await unlinkListener(helper, invocation, request.podUid, request.listener),
   }));
+}
+
+/** The socket is the agent's alone: what is not claimed in time is closed, and the rest goes with the agent. */
+export async function listenVsock(
+  { native, tickets }: Helper,
+  invocation: Invocation,
+): Promise<MessageInitShape<typeof ListenVsockResponseSchema>> {
+  const fd = await native.listenVsock(invocation.call);
+  return { ticket: tickets.issue(fd, invocation.ticketOwner({})) };
 }
 
 /**

@@ -2,24 +2,18 @@
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import {
   ContainerDiskState,
-  type MountContainerDiskResponseSchema,
-  type MountKernelArtifactResponseSchema,
+  type MountContainerDisksResponseSchema,
   type OpenContainerDiskResponseSchema,
-  type StatContainerDiskResponseSchema,
+  type StatContainerDisksResponseSchema,
   type StatIsoResponseSchema,
   type UnmountContainerDisksResponseSchema,
 } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import type { ContainerDiskState as NativeState } from '../../native/binding.js';
+import { atItem } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
 import type { PodRef } from '../policy/check.js';
-import type {
-  ContainerDiskMount,
-  ImageContainer,
-  ImageRef,
-  IsoRef,
-  KernelArtifact,
-} from '../policy/images.js';
+import type { ImageContainers, ImageMounts, ImageRef, InField, IsoRef } from '../policy/images.js';
 
 const states: Readonly<Record<NativeState, ContainerDiskState>> = {
   absent: ContainerDiskState.ABSENT,
@@ -27,54 +21,39 @@ const states: Readonly<Record<NativeState, ContainerDiskState>> = {
   ready: ContainerDiskState.READY,
 };
 
-export function statContainerDisk(
+export function statContainerDisks(
   { native, podsDir, pods }: Helper,
   invocation: Invocation,
-  container: ImageContainer,
-): Promise<MessageInitShape<typeof StatContainerDiskResponseSchema>> {
-  return pods.withLauncher(invocation, container, async () => {
-    const { podUid, volumeIndex } = container;
-    return {
-      state: states[await native.containerDiskState(invocation.call, podsDir, podUid, volumeIndex)],
-    };
+  { podUid, vmiUid, containers }: ImageContainers,
+): Promise<MessageInitShape<typeof StatContainerDisksResponseSchema>> {
+  return pods.callOnLauncher(invocation, { podUid, vmiUid }, async (_, call) => {
+    const indexes = containers.map(({ volumeIndex }) => volumeIndex);
+    const found = await named(containers, native.containerDiskStates(call(), podsDir, podUid, indexes));
+    return { states: found.map((state) => states[state]) };
   });
 }
 
-/** The record is written before the mount, so that a helper that dies in between leaves what undoes it. */
-export function mountContainerDisk(
+/** The record is written before the mounts, so that a helper that dies in between leaves what undoes them. */
+export function mountContainerDisks(
   { native, podsDir, pods, records }: Helper,
   invocation: Invocation,
-  mount: ContainerDiskMount,
-): Promise<MessageInitShape<typeof MountContainerDiskResponseSchema>> {
-  return pods.withLauncher(invocation, mount, async (launcher) => {
-    const { podUid, volumeIndex, imagePath } = mount;
-    records.add(mount, volumeIndex);
-    return {
-      changed: await native.mountContainerDisk(
-        invocation.call,
-        podsDir,
-        podUid,
-        launcher,
-        volumeIndex,
-        imagePath,
-      ),
-    };
+  { podUid, vmiUid, images }: ImageMounts,
+): Promise<MessageInitShape<typeof MountContainerDisksResponseSchema>> {
+  const pod = { podUid, vmiUid };
+  return pods.callOnLauncher(invocation, pod, async (launcher, call) => {
+    records.add(pod, [...new Set(images.map(({ index }) => index))]);
+    const mounting = native.mountContainerDisks(call(), podsDir, podUid, launcher, images);
+    return { changed: await named(images, mounting) };
   });
 }
 
-/** Recorded before the mount, as a container disk is. */
-export function mountKernelArtifact(
-  { native, podsDir, pods, records }: Helper,
-  invocation: Invocation,
-  artifact: KernelArtifact,
-): Promise<MessageInitShape<typeof MountKernelArtifactResponseSchema>> {
-  return pods.withLauncher(invocation, artifact, async (launcher) => {
-    const { podUid, imagePath, name } = artifact;
-    records.add(artifact, null);
-    return {
-      changed: await native.mountKernelArtifact(invocation.call, podsDir, podUid, launcher, imagePath, name),
-    };
-  });
+/** A failure names the field of the item that it is about. */
+async function named<T>(items: readonly InField[], operation: Promise<T>): Promise<T> {
+  try {
+    return await operation;
+  } catch (error) {
+    throw atItem(error, items);
+  }
 }
 
 export function openContainerDisk(
@@ -82,10 +61,9 @@ export function openContainerDisk(
   invocation: Invocation,
   image: ImageRef,
 ): Promise<MessageInitShape<typeof OpenContainerDiskResponseSchema>> {
-  return pods.withLauncher(invocation, image, async (launcher) => {
+  return pods.callOnLauncher(invocation, image, async (launcher, call) => {
     const { podUid, volumeIndex, imagePath } = image;
-    const { call } = invocation;
-    const fd = await native.openContainerDisk(call, podsDir, podUid, launcher, volumeIndex, imagePath);
+    const fd = await native.openContainerDisk(call(), podsDir, podUid, launcher, volumeIndex, imagePath);
     return { ticket: tickets.issue(fd, invocation.ticketOwner(image)) };
   });
 }
@@ -95,8 +73,8 @@ export function statIso(
   invocation: Invocation,
   { podUid, vmiUid, entry }: IsoRef,
 ): Promise<MessageInitShape<typeof StatIsoResponseSchema>> {
-  return pods.withLauncher(invocation, { podUid, vmiUid }, async () => ({
-    size: await native.volumeFileSize(invocation.call, podsDir, podUid, entry),
+  return pods.callOnLauncher(invocation, { podUid, vmiUid }, async (_, call) => ({
+    size: await native.volumeFileSize(call(), podsDir, podUid, entry),
   }));
 }
 

@@ -2,7 +2,7 @@
  * Which block devices the helper has plugged into launcher pods: one file a pod, so that a helper that starts again
  * still allows them. What is not recorded here was made by somebody else, and no device policy allows it.
  */
-import { readdirSync, rmSync } from 'node:fs';
+import { existsSync, readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { Code } from '@connectrpc/connect';
 import { CallFailure, exhausted } from '../failure.js';
@@ -18,6 +18,11 @@ export interface DeviceNumbers {
 export interface PluggedDevice extends DeviceNumbers {
   /** Name of the volume. */
   readonly volume: string;
+}
+
+interface RecordedDevice extends PluggedDevice {
+  /** Unplugged: no policy allows it any more, the one in force may. */
+  readonly leaving?: boolean;
 }
 
 /** Bits of a major and a minor number (linux/kdev_t.h). */
@@ -42,7 +47,7 @@ export class PluggedDevices {
   remember(podUid: string, volume: string, { major, minor }: DeviceNumbers): void {
     const devices = this.read(podUid) ?? [];
     const known = devices.find((device) => device.volume === volume);
-    if (known?.major === major && known.minor === minor) return;
+    if (known?.major === major && known.minor === minor && !known.leaving) return;
     const others = devices.filter((device) => device.volume !== volume);
     if (others.length >= this.maxDevices) {
       throw exhausted('record device', `pod ${podUid} has ${others.length} block devices plugged`);
@@ -50,25 +55,48 @@ export class PluggedDevices {
     this.write(podUid, [...others, { volume, major, minor }]);
   }
 
-  /** Forgets the volume's device, once its node is gone. True when there was one. */
-  forget(podUid: string, volume: string): boolean {
+  /** Forgets the volume's device, which never was plugged. */
+  forget(podUid: string, volume: string): void {
+    this.keep(podUid, (device) => device.volume !== volume);
+  }
+
+  /** Notes that the volume's device is no longer plugged. It stays recorded until it is denied. False: it was not. */
+  leave(podUid: string, volume: string): boolean {
     const devices = this.read(podUid) ?? [];
-    const others = devices.filter((device) => device.volume !== volume);
-    if (others.length === devices.length) return false;
-    if (others.length > 0) this.write(podUid, others);
-    else this.drop(podUid);
+    if (!devices.some((device) => device.volume === volume && !device.leaving)) return false;
+    this.write(
+      podUid,
+      devices.map((device) => (device.volume === volume ? { ...device, leaving: true } : device)),
+    );
     return true;
   }
 
-  /** The volume's device; undefined when none is recorded, also where the record cannot be read. */
-  find(podUid: string, volume: string): DeviceNumbers | undefined {
-    return this.read(podUid)?.find((device) => device.volume === volume);
+  /** Forgets what is no longer plugged: the policy in force denies it. */
+  denied(podUid: string): void {
+    this.keep(podUid, ({ leaving }) => !leaving);
   }
 
-  /** Throws when the record cannot be read: a policy that is made without it would take devices away. */
+  /** The volume's device while it is plugged; undefined also where the record cannot be read. */
+  find(podUid: string, volume: string): DeviceNumbers | undefined {
+    return this.read(podUid)?.find((device) => device.volume === volume && !device.leaving);
+  }
+
+  /** Names of the volumes whose devices are plugged, or may be open to the launcher still. */
+  volumes(podUid: string): ReadonlySet<string> {
+    return new Set((this.read(podUid) ?? []).map(({ volume }) => volume));
+  }
+
+  /** True also for a record that cannot be read. */
+  has(podUid: string): boolean {
+    return existsSync(this.path(podUid));
+  }
+
+  /**
+   * What is plugged. Throws when the record cannot be read: a policy that is made without it would take devices away.
+   */
   list(podUid: string): readonly PluggedDevice[] {
     const devices = this.read(podUid);
-    if (devices !== undefined) return devices;
+    if (devices !== undefined) return devices.filter(({ leaving }) => !leaving);
     throw new CallFailure({
       code: Code.DataLoss,
       operation: 'read plugged devices',
@@ -93,17 +121,25 @@ export class PluggedDevices {
   }
 
   /** None where there is no record; undefined when it cannot be parsed. Other errors are thrown. */
-  private read(podUid: string): PluggedDevice[] | undefined {
+  private read(podUid: string): RecordedDevice[] | undefined {
     const text = readStateFile(this.path(podUid), maxRecordBytes);
     return text === undefined ? [] : parseRecord(text);
   }
 
-  private write(podUid: string, devices: readonly PluggedDevice[]): void {
+  private keep(podUid: string, isKept: (device: RecordedDevice) => boolean): void {
+    const devices = this.read(podUid) ?? [];
+    const kept = devices.filter(isKept);
+    if (kept.length === devices.length) return;
+    if (kept.length > 0) this.write(podUid, kept);
+    else this.drop(podUid);
+  }
+
+  private write(podUid: string, devices: readonly RecordedDevice[]): void {
     replaceStateFile(this.directory, podUid, JSON.stringify({ devices }));
   }
 }
 
-function parseRecord(text: string): PluggedDevice[] | undefined {
+function parseRecord(text: string): RecordedDevice[] | undefined {
   let value: unknown;
   try {
     value = JSON.parse(text);
@@ -115,7 +151,7 @@ function parseRecord(text: string): PluggedDevice[] | undefined {
   return Array.isArray(devices) && devices.every(isDevice) ? devices : undefined;
 }
 
-function isDevice(value: unknown): value is PluggedDevice {
+function isDevice(value: unknown): value is RecordedDevice {
   return (
     typeof value === 'object' &&
     value !== null &&
@@ -125,7 +161,8 @@ function isDevice(value: unknown): value is PluggedDevice {
     'major' in value &&
     isNumber(value.major, majorBits) &&
     'minor' in value &&
-    isNumber(value.minor, minorBits)
+    isNumber(value.minor, minorBits) &&
+    (!('leaving' in value) || typeof value.leaving === 'boolean')
   );
 }
 

@@ -33,17 +33,21 @@ export class MountRecords {
   }
 
   /**
-   * Makes sure, before the mount, that the record names the disk, or without an index the directory in which
-   * kernel and initrd are mounted. Outlives the helper when it returns.
+   * Makes sure, before the mounts, that the record names the disks, each once, and for null the directory in which
+   * kernel and initrd are mounted. Written at once or not at all; outlives the helper when it returns.
    */
-  add(pod: PodRef, volumeIndex: number | null): void {
+  add(pod: PodRef, volumeIndexes: readonly (number | null)[]): void {
     const entries = this.files.read(pod.vmiUid) ?? [];
-    const entry = this.entry(pod.podUid, volumeIndex);
-    if (entries.some(({ targetFile }) => targetFile === entry.targetFile)) return;
-    if (entries.length >= this.policy.maxMountsPerVmi) {
-      throw exhausted('record mount', `VMI ${pod.vmiUid} has ${entries.length} container disks recorded`);
+    const recorded = new Set(entries.map(({ targetFile }) => targetFile));
+    const added = volumeIndexes
+      .map((volumeIndex) => this.entry(pod.podUid, volumeIndex))
+      .filter(({ targetFile }) => !recorded.has(targetFile));
+    if (added.length === 0) return;
+    const count = entries.length + added.length;
+    if (count > this.policy.maxMountsPerVmi) {
+      throw exhausted('record mount', `VMI ${pod.vmiUid} would have ${count} container disks recorded`);
     }
-    this.files.write(pod.vmiUid, [...entries, entry]);
+    this.files.write(pod.vmiUid, [...entries, ...added]);
   }
 
   /**

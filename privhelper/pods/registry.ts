@@ -5,9 +5,16 @@
  */
 
 import type { PodListener } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
-import type { Launcher, ListeningSocket, Native, NetworkPlan, VolumeEntry } from '../../native/binding.js';
+import type {
+  Call,
+  Launcher,
+  ListeningSocket,
+  Native,
+  NetworkPlan,
+  VolumeEntry,
+} from '../../native/binding.js';
 import type { Declared } from '../declarations.js';
-import { errnoOf, exhausted, refusal } from '../failure.js';
+import { errnoOf, exhausted, refusal, toFailure } from '../failure.js';
 import type { Invocation } from '../invocation.js';
 import type { PodRef } from '../policy/check.js';
 import type { Policy } from '../policy/policy.js';
@@ -84,6 +91,37 @@ export class PodRegistry {
     return this.serially(pod, async () => {
       const { pin, now } = await this.obtain(invocation, pod);
       return pin.use((launcher) => operation(launcher, now));
+    });
+  }
+
+  /**
+   * As {@link withLauncher}, for an operation that begins with a privileged call: the launcher is checked right before
+   * each call that is made with `call()`, on its thread, and not in a call of its own before.
+   */
+  callOnLauncher<T>(
+    invocation: Invocation,
+    pod: PodRef,
+    operation: (launcher: Launcher, call: () => Call) => Promise<T>,
+  ): Promise<T> {
+    const run = (pin: Pin) =>
+      pin.use((launcher) => {
+        const { pidfd } = launcher;
+        const call = () => ({ ...invocation.call, launcher: { pidfd, podUid: pod.podUid } });
+        return operation(launcher, call);
+      });
+    return this.serially(pod, async () => {
+      const known = this.entries.get(pod.podUid)?.pin;
+      if (!known?.isUsable) return run((await this.obtain(invocation, pod)).pin);
+      try {
+        return await run(known);
+      } catch (error) {
+        const { errnoName, unchanged } = toFailure(error);
+        if (errnoName !== 'ESRCH' || !unchanged) throw error;
+        // It may be that the launcher has exited and its exit notice is still on the way.
+        const { pin, now } = await this.obtain(invocation, pod);
+        if (!now) throw error;
+        return run(pin);
+      }
     });
   }
 

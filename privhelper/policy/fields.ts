@@ -4,6 +4,7 @@ import { malformed } from '../failure.js';
 const uuid = /^[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}$/;
 const dnsLabel = /^[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?$/;
 const dnsSubdomain = /^[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*$/;
+const networkName = /^[A-Za-z0-9_-]{1,240}$/;
 const linkName = /^[A-Za-z0-9._-]{1,15}$/;
 const macAddress = /^(?:[0-9a-f]{2}:){5}[0-9a-f]{2}$/;
 
@@ -24,6 +25,12 @@ export function uuidField(field: string, value: string): string {
 /** A DNS label (RFC 1123) of at most 63 characters. */
 export function dnsLabelField(field: string, value: string): string {
   if (!dnsLabel.test(value)) throw malformed(field, 'not a DNS label');
+  return value;
+}
+
+/** The name of a VMI's network, as virt-api admits it (KubeVirt pkg/network/admitter/netiface.go). */
+export function networkNameField(field: string, value: string): string {
+  if (!networkName.test(value)) throw malformed(field, 'not a network name');
   return value;
 }
 

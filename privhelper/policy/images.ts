@@ -1,111 +1,155 @@
 /** Checks of requests about disk images. */
 import type {
   CloudInitIso,
-  MountContainerDiskRequest,
-  MountKernelArtifactRequest,
+  MountContainerDisksRequest,
   OpenContainerDiskRequest,
-  StatContainerDiskRequest,
+  StatContainerDisksRequest,
   StatIsoRequest,
 } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
-import type { VolumeEntry } from '../../native/binding.js';
+import type { ImageMount, VolumeEntry } from '../../native/binding.js';
 import { malformed } from '../failure.js';
 import type { Check, PodRef } from './check.js';
-import { dnsLabelField, dnsSubdomainField, imagePathField, integerField } from './fields.js';
+import {
+  dnsLabelField,
+  dnsSubdomainField,
+  imagePathField,
+  integerField,
+  listField,
+  Unique,
+} from './fields.js';
 import type { Policy } from './policy.js';
 import { parsePodRef, podRefWords } from './requests.js';
 import { entryText } from './sockets.js';
 
-/** A container whose image is asked for. */
-export interface ImageContainer extends PodRef {
+/** Kernel and initrd. */
+const maxKernelArtifacts = 2;
+
+const imagePathWords =
+  'image_path has at most 4096 bytes and no NUL; it is resolved inside the image only, to a regular file';
+
+function parseVolumeIndex(field: string, policy: Policy, value: number): number {
+  return integerField(field, value, 0, policy.maxVolumeIndex);
+}
+
+function parseImagePath(field: string, policy: Policy, value: string): string {
+  return imagePathField(field, value, policy.maxImagePathBytes);
+}
+
+/** One of several things that are asked for, and the field of the request that names it. */
+export interface InField {
+  readonly field: string;
+}
+
+export interface ImageContainer extends InField {
   /** Null for the kernel-boot container. */
   readonly volumeIndex: number | null;
 }
 
-export interface ImageRef extends ImageContainer {
+export interface ImageContainers extends PodRef {
+  readonly containers: readonly ImageContainer[];
+}
+
+export const statContainerDisks: Check<StatContainerDisksRequest, ImageContainers> = {
+  words: [
+    ...podRefWords,
+    'at most 1000 volume_indexes, each at most 999, none twice; at least one container is named',
+  ],
+  parse(policy, request) {
+    const pod = parsePodRef(request.pod);
+    const unique = new Unique();
+    const indexes = listField('volume_indexes', request.volumeIndexes, policy.maxVolumeIndex + 1);
+    const containers: ImageContainer[] = indexes.map((index, i) => {
+      const field = `volume_indexes[${i}]`;
+      unique.add(field, index);
+      return { field, volumeIndex: parseVolumeIndex(field, policy, index) };
+    });
+    if (request.kernelBoot) containers.push({ field: 'kernel_boot', volumeIndex: null });
+    if (containers.length === 0) throw malformed('volume_indexes', 'no container is named');
+    return { ...pod, containers };
+  },
+  audited: ({ containers }) => ({
+    containers: containers.map(({ volumeIndex }) => containerText(volumeIndex)),
+  }),
+};
+
+export interface ImageMounts extends PodRef {
+  readonly images: readonly (ImageMount & InField)[];
+}
+
+export const mountContainerDisks: Check<MountContainerDisksRequest, ImageMounts> = {
+  words: [
+    ...podRefWords,
+    'at most 256 disks and 2 kernel_artifacts, at least one of them; volume_index is at most 999, none twice',
+    imagePathWords,
+    'so is a kernel artifact; its last element, which names the mount point, is neither empty nor . or .., none twice',
+  ],
+  parse(policy, request) {
+    const pod = parsePodRef(request.pod);
+    const indexes = new Unique();
+    const disks = listField('disks', request.disks, policy.maxMountsPerVmi).map((disk, i) => {
+      const field = `disks[${i}]`;
+      const index = parseVolumeIndex(`${field}.volume_index`, policy, disk.volumeIndex);
+      indexes.add(`${field}.volume_index`, index);
+      return {
+        field,
+        index,
+        imagePath: parseImagePath(`${field}.image_path`, policy, disk.imagePath),
+        name: '',
+      };
+    });
+    const names = new Unique();
+    const artifacts = listField('kernel_artifacts', request.kernelArtifacts, maxKernelArtifacts).map(
+      (path, i) => {
+        const field = `kernel_artifacts[${i}]`;
+        const imagePath = parseImagePath(field, policy, path);
+        const name = imagePath.slice(imagePath.lastIndexOf('/') + 1);
+        if (name === '' || name === '.' || name === '..') throw malformed(field, 'names no file');
+        names.add(field, name);
+        return { field, index: null, imagePath, name };
+      },
+    );
+    const images = [...disks, ...artifacts];
+    if (images.length === 0) throw malformed('disks', 'no image is named');
+    return { ...pod, images };
+  },
+  audited: ({ images }) => ({
+    images: images.map(({ index, imagePath }) => ({ container: containerText(index), imagePath })),
+  }),
+};
+
+const containerText = (volumeIndex: number | null) => volumeIndex ?? 'kernel-boot';
+
+export interface ImageRef extends PodRef {
+  /** Null for the kernel-boot container. */
+  readonly volumeIndex: number | null;
   readonly imagePath: string;
 }
 
-const containerWords = 'volume_index is at most 999, or the kernel-boot container is named';
-const imagePathWords =
-  'image_path has at most 4096 bytes and no NUL; it is resolved inside the image only, to a regular file';
-
-function parseVolumeIndex(policy: Policy, value: number): number {
-  return integerField('volume_index', value, 0, policy.maxVolumeIndex);
-}
-
-function parseImagePath(policy: Policy, value: string): string {
-  return imagePathField('image_path', value, policy.maxImagePathBytes);
-}
-
-function parseContainer(
-  policy: Policy,
-  { pod, container }: Pick<StatContainerDiskRequest, 'pod' | 'container'>,
-): ImageContainer {
-  const ref = parsePodRef(pod);
+function parseContainer(policy: Policy, container: OpenContainerDiskRequest['container']): number | null {
   switch (container.case) {
     case 'volumeIndex':
-      return { ...ref, volumeIndex: parseVolumeIndex(policy, container.value) };
+      return parseVolumeIndex('volume_index', policy, container.value);
     case 'kernelBoot':
-      return { ...ref, volumeIndex: null };
+      return null;
     default:
       throw malformed('container', 'missing');
   }
 }
 
-const containerText = ({ volumeIndex }: ImageContainer) => volumeIndex ?? 'kernel-boot';
-
-export const containerDisk: Check<StatContainerDiskRequest, ImageContainer> = {
-  words: [...podRefWords, containerWords],
-  parse: parseContainer,
-  audited: (container) => ({ container: containerText(container) }),
-};
-
-export interface ContainerDiskMount extends PodRef {
-  readonly volumeIndex: number;
-  readonly imagePath: string;
-}
-
-export const mountContainerDisk: Check<MountContainerDiskRequest, ContainerDiskMount> = {
-  words: [...podRefWords, 'volume_index is at most 999', imagePathWords],
-  parse: (policy, request) => ({
-    ...parsePodRef(request.pod),
-    volumeIndex: parseVolumeIndex(policy, request.volumeIndex),
-    imagePath: parseImagePath(policy, request.imagePath),
-  }),
-  audited: ({ volumeIndex, imagePath }) => ({ volumeIndex, imagePath }),
-};
-
-export interface KernelArtifact extends PodRef {
-  readonly imagePath: string;
-  /** Of the mount point. */
-  readonly name: string;
-}
-
-export const mountKernelArtifact: Check<MountKernelArtifactRequest, KernelArtifact> = {
+export const openContainerDisk: Check<OpenContainerDiskRequest, ImageRef> = {
   words: [
     ...podRefWords,
+    'volume_index is at most 999, or the kernel-boot container is named, with an image_path',
     imagePathWords,
-    'the last element of image_path, which names the mount point, is neither empty nor . or ..',
   ],
   parse(policy, request) {
     const pod = parsePodRef(request.pod);
-    const imagePath = parseImagePath(policy, request.imagePath);
-    const name = imagePath.slice(imagePath.lastIndexOf('/') + 1);
-    if (name === '' || name === '.' || name === '..') throw malformed('image_path', 'names no file');
-    return { ...pod, imagePath, name };
+    const volumeIndex = parseContainer(policy, request.container);
+    const imagePath = parseImagePath('image_path', policy, request.imagePath);
+    if (volumeIndex === null && imagePath === '') throw malformed('image_path', 'missing');
+    return { ...pod, volumeIndex, imagePath };
   },
-  audited: ({ imagePath }) => ({ imagePath }),
-};
-
-export const openContainerDisk: Check<OpenContainerDiskRequest, ImageRef> = {
-  words: [...podRefWords, `${containerWords}, with an image_path`, imagePathWords],
-  parse(policy, request) {
-    const container = parseContainer(policy, request);
-    const imagePath = parseImagePath(policy, request.imagePath);
-    if (container.volumeIndex === null && imagePath === '') throw malformed('image_path', 'missing');
-    return { ...container, imagePath };
-  },
-  audited: (image) => ({ container: containerText(image), imagePath: image.imagePath }),
+  audited: ({ volumeIndex, imagePath }) => ({ container: containerText(volumeIndex), imagePath }),
 };
 
 export interface IsoRef extends PodRef {

@@ -15,7 +15,7 @@ import { malformed } from '../failure.js';
 import type { DhcpRecord } from '../network/dhcp-record.js';
 import { addressText, cidrField, guestNetworkField, ipv4Field } from './address.js';
 import type { Check, PodRef } from './check.js';
-import { dnsLabelField, integerField, listField, macField, podInterfaceField, Unique } from './fields.js';
+import { integerField, listField, macField, networkNameField, podInterfaceField, Unique } from './fields.js';
 import type { Policy } from './policy.js';
 import { parsePodRef, podRefWords } from './requests.js';
 
@@ -63,7 +63,7 @@ export const apply: Check<ApplyRequest, NetworkSetup> = {
   words: [
     ...podRefWords,
     'at most 64 attachments and 64 detachments; no network, pod interface or tap twice; one primary, one masquerade',
-    'networks are DNS labels; pod interfaces are link names, never lo, and derived names fit 15 bytes',
+    'names of networks have at most 240 letters, digits, - and _; pod interfaces are link names, never lo, and derived names fit 15 bytes',
     'index at most 99, queues at most 256',
     'masquerade networks are private or unique-local and have room for two hosts',
     'at most 1024 forwarded ports, 1..65535, TCP, UDP or SCTP',
@@ -115,7 +115,7 @@ class LinkNames {
   private readonly links = new Unique();
 
   add(field: string, named: Attachment | Detachment): void {
-    this.networks.add(`${field}.network`, dnsLabelField(`${field}.network`, named.network));
+    this.networks.add(`${field}.network`, networkNameField(`${field}.network`, named.network));
     const name = podInterfaceField(`${field}.pod_interface`, named.podInterface);
     this.links.add(`${field}.pod_interface`, name);
     // A second primary would collide on tap0.

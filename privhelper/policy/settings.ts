@@ -39,7 +39,8 @@ export function absolutePath(path: string, fallback: string): Setting<string> {
       if (!fits || normalize(value) !== value) {
         throw new RangeError(`${path}: ${shown(value)} is not an ${bound}`);
       }
-      return value;
+      // Names below it are compared as text.
+      return value.length > 1 && value.endsWith('/') ? value.slice(0, -1) : value;
     },
   };
 }

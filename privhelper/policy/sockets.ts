@@ -9,7 +9,7 @@ import {
 } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import type { VolumeEntry } from '../../native/binding.js';
 import { malformed } from '../failure.js';
-import type { Check, PodRef } from './check.js';
+import type { Check, Named, PodRef } from './check.js';
 import { dnsLabelField, integerField, uuidField } from './fields.js';
 import type { Policy } from './policy.js';
 import { parsePodRef, podRefWords } from './requests.js';
@@ -159,6 +159,13 @@ export const listener: Check<Pick<ListenRequest, 'pod' | 'listener'>, ListenerRe
     return { ...pod, listener: request.listener, entry, owner };
   },
   audited: ({ entry }) => ({ listener: entryText(entry) }),
+};
+
+/** A request without fields: everything is a constant. */
+export const listenVsock: Check<unknown, Named> = {
+  words: ['CID 2, port 1 and the device /dev/vhost-vsock, char 10:241, are constants; one socket at a time'],
+  parse: () => ({}),
+  audited: () => ({ listener: 'vsock 2:1' }),
 };
 
 export interface VirtiofsRef extends PodRef {

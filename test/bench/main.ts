@@ -2,13 +2,13 @@
  * `make bench`: what the boundary costs, ratios first. Prints, and never fails because of a figure: times on
  * a shared machine are no gates.
  */
-import { writeFileSync } from 'node:fs';
 import { cpus, release } from 'node:os';
 import { join } from 'node:path';
 import { runInNetns } from '../harness/pods/network.js';
 import { System, type Vm } from '../harness/system/system.js';
-import { bareLoopMs } from './bare-loop.js';
-import { forkedMountMs, startManyDisks } from './container-disk.js';
+import { BareLoop } from './bare-loop.js';
+import { batches, type DiskTimes, forkedMountMs, manyDisks, measureDisks } from './container-disk.js';
+import { serveFloor } from './floor.js';
 import { Measurer } from './measurer.js';
 import { forkedNetworkMs } from './network.js';
 import { measureScale, scaleDefaults, scaleReport } from './scale.js';
@@ -21,8 +21,6 @@ const roundTrips = 3000;
 const setUps = 20;
 /** Links in the pod besides those of the set-up: its cost may grow with them, at worst linearly. */
 const linkCounts = [10, 50, 200];
-/** Container disks of one VM. */
-const manyDisks = 200;
 const single = 20;
 const together = 50;
 
@@ -37,81 +35,86 @@ function progress(text: string): void {
   process.stderr.write(`measuring ${text}\n`);
 }
 
-interface Calls {
-  readonly health: readonly number[];
-  readonly stat: readonly number[];
-  readonly network: readonly number[];
-  /** By linkCounts. */
-  readonly networkAmongLinks: readonly (readonly number[])[];
-  readonly containerDisk: readonly number[];
-  /** Of one VM, in the order in which they were mounted. */
-  readonly containerDisks: readonly number[];
+/** The same by the helper and by the bare loop in its turn. */
+interface Both<T> {
+  readonly helper: T;
+  readonly bare: T;
 }
 
-/** Calls to the helper, each kind by one process that stands where the agent will stand. */
+type Times = readonly number[];
+
+interface Calls {
+  readonly echo: Times;
+  readonly unary: Times;
+  readonly health: Times;
+  readonly stat: Times;
+  readonly network: Both<Times>;
+  /** By linkCounts. */
+  readonly networkAmongLinks: readonly Times[];
+  /** The first of each of several VMs. */
+  readonly containerDisk: Times;
+  /** By batches. */
+  readonly containerDisks: readonly DiskTimes[];
+}
+
+/** Calls to the helper, by one process that stands where the agent will stand. */
 async function measureCalls(system: System): Promise<Calls> {
   const measurer = new Measurer(system.socketDir);
-  const network: number[] = [];
-  const networkAmongLinks: (readonly number[])[] = [];
-  const containerDisk: number[] = [];
-  let stat: readonly number[] = [];
+  const bareNetwork = await BareLoop.start('privsep_net_bench');
+  const bareDisk = await BareLoop.start('privsep_disk_bench', [system.node.podsDir]);
+  const directory = system.node.root;
+  const stopFloor = await serveFloor(directory);
   const vms: Vm[] = [];
   try {
     progress('round trips');
+    const echo = await measurer.measure({ measure: 'echo', count: roundTrips, directory });
+    const unary = await measurer.measure({ measure: 'unary', count: roundTrips, directory });
     const health = await measurer.measure({ measure: 'health', count: roundTrips });
     progress(`networks and container disks of ${setUps} pods`);
+    const network = { helper: [] as number[], bare: [] as number[] };
+    const containerDisk: number[] = [];
+    let stat: Times = [];
     for (let i = 0; i < setUps; i++) {
       const vm = await system.createVm({ name: `pod-${i}`, machine: 'fake', containerDisk: true });
       vms.push(vm);
       const pod = { podUid: vm.pod.uid, vmiUid: vm.uid };
       await addIpv6(vm);
       if (i === 0) stat = await measurer.measure({ measure: 'stat', pod, count: roundTrips });
-      network.push(...(await measurer.measure({ measure: 'network', count: 1, pod })));
-      containerDisk.push(...(await measurer.measure({ measure: 'container disk', pod })));
+      const byHelper = async () => {
+        network.helper.push(...(await measurer.measure({ measure: 'network', count: 1, pod })));
+      };
+      const byBareLoop = async () => {
+        network.bare.push(await bareNetwork.measure(`/proc/${vm.launcher.pid}/ns/net`));
+      };
+      // The first in a namespace pays for what the kernel keeps.
+      for (const set of i % 2 === 0 ? [byHelper, byBareLoop] : [byBareLoop, byHelper]) await set();
+      containerDisk.push(...(await measurer.measure({ measure: 'container disks', pod, indexes: [0] })));
     }
     const vm = await system.createVm({ name: 'many-links', machine: 'fake' });
     vms.push(vm);
     await addIpv6(vm);
+    const networkAmongLinks: Times[] = [];
     for (const [i, links] of linkCounts.entries()) {
       progress(`networks among ${links} links`);
       await addLinks(vm, linkCounts[i - 1] ?? 0, links);
       const pod = { podUid: vm.pod.uid, vmiUid: vm.uid };
       networkAmongLinks.push(await measurer.measure({ measure: 'network', count: setUps, pod }));
     }
-    progress(`${manyDisks} container disks of one VM`);
-    const containerDisks = await measureManyDisks(system, measurer, vms);
-    return { health, stat, network, networkAmongLinks, containerDisk, containerDisks };
+    const containerDisks: DiskTimes[] = [];
+    for (const batch of batches) {
+      progress(`${manyDisks} container disks of a VM, ${batch.size} at a time`);
+      containerDisks.push(await measureDisks(system, measurer, bareDisk, batch, vms));
+    }
+    return { echo, unary, health, stat, network, networkAmongLinks, containerDisk, containerDisks };
   } finally {
     await measurer.stop();
+    bareNetwork.stop();
+    bareDisk.stop();
+    stopFloor();
     for (const { pod, namespace, name } of vms) {
       await pod.destroy();
       system.api.store.delete('virtualmachineinstances', namespace, name);
     }
-  }
-}
-
-async function measureManyDisks(system: System, measurer: Measurer, vms: Vm[]): Promise<readonly number[]> {
-  const vm = await system.createVm({ name: 'many-disks', machine: 'fake' });
-  vms.push(vm);
-  const image = join(system.node.root, 'image');
-  writeFileSync(image, 'image');
-  await startManyDisks(vm.pod, image, manyDisks);
-  const pod = { podUid: vm.pod.uid, vmiUid: vm.uid };
-  return measurer.measure({ measure: 'container disks', count: manyDisks, pod });
-}
-
-/** As many disks of another pod, mounted by a bare loop. Milliseconds. */
-async function bareDiskMs(system: System): Promise<number> {
-  const vm = await system.createVm({ name: 'bare-disks', machine: 'fake' });
-  try {
-    const image = join(system.node.root, 'image');
-    writeFileSync(image, 'image');
-    await startManyDisks(vm.pod, image, manyDisks);
-    const args = [system.node.podsDir, vm.pod.uid, String(manyDisks)];
-    return await bareLoopMs('privsep_disk_bench', 'container disk', args);
-  } finally {
-    await vm.pod.destroy();
-    system.api.store.delete('virtualmachineinstances', vm.namespace, vm.name);
   }
 }
 
@@ -132,29 +135,25 @@ async function addLinks(vm: Vm, from: number, to: number): Promise<void> {
 }
 
 interface Without {
-  readonly bareNetworkMs: number;
-  readonly bareDiskMs: number;
   readonly forkedNetworkMs: number;
   readonly forkedMountMs: number;
 }
 
 async function measureWithout(system: System): Promise<Without> {
-  progress('the same networks and disks by bare loops and by forked programs');
+  progress('the same networks and mounts by forked programs');
   return {
-    bareNetworkMs: await bareLoopMs('privsep_net_bench', 'masquerade set-up', [String(setUps)]),
-    bareDiskMs: await bareDiskMs(system),
     forkedNetworkMs: await forkedNetworkMs(setUps),
     forkedMountMs: await forkedMountMs(join(system.node.root, 'forked-mounts'), setUps),
   };
 }
 
-type Both = readonly [agent: Usage, helper: Usage];
+type Used = readonly [agent: Usage, helper: Usage];
 
 interface Starts {
   readonly single: readonly Start[];
   readonly together: readonly Start[];
-  readonly idle: Both;
-  readonly loaded: Both;
+  readonly idle: Used;
+  readonly loaded: Used;
   /** Agent and helper together, milliseconds a VM. */
   readonly singleCpuMs: number;
   readonly togetherCpuMs: number;
@@ -164,8 +163,8 @@ async function measureStarts(system: System): Promise<Starts> {
   const agent = await system.startAgent('-v', '2');
   const { helper } = system;
   if (helper === undefined) throw new Error('the helper is not running');
-  const usage = (): Both => [usageOf(agent.pid), usageOf(helper.pid)];
-  const cpuMs = (of: Both) => of[0].cpuMs + of[1].cpuMs;
+  const usage = (): Used => [usageOf(agent.pid), usageOf(helper.pid)];
+  const cpuMs = (of: Used) => of[0].cpuMs + of[1].cpuMs;
 
   progress(`${single} VMs, one after another`);
   const idle = usage();
@@ -190,14 +189,20 @@ function ratioRow(what: string, here: number, than: string, there: number, aim =
 
 function ratios(calls: Calls, without: Without, starts: Starts): string {
   const totals = (of: readonly Start[]) => median(of.map(({ total }) => total));
-  const network = median(calls.network);
+  const network = median(calls.network.helper);
+  const disks = calls.containerDisks.map(({ size, helper, bare }) => {
+    const what = size === 1 ? 'container disk, one a call' : `container disk, ${size} a call`;
+    return ratioRow(what, median(helper), 'bare C++ loop, the same', median(bare), '<= 2');
+  });
+  const oneDisk = median(calls.containerDisks[0]?.helper ?? []);
   return table(
     ['', 'here', 'against', '', 'ratio', 'aim'],
     [
-      ratioRow('pod network, both families', network, 'bare C++ loop', without.bareNetworkMs, '<= 1.5'),
+      ratioRow('Health', median(calls.health), 'node:http2 call that does nothing', median(calls.unary)),
+      ratioRow('pod network, both families', network, 'bare C++ loop', median(calls.network.bare), '<= 1.5'),
       ratioRow('', network, 'forked ip and nft', without.forkedNetworkMs),
-      ratioRow('container disk', median(calls.containerDisks), 'bare C++ loop', without.bareDiskMs, '<= 2'),
-      ratioRow('', median(calls.containerDisks), 'forked mount', without.forkedMountMs),
+      ...disks,
+      ratioRow('container disk, one a call', oneDisk, 'forked mount', without.forkedMountMs),
       ratioRow('VMI seen to sync sent', totals(starts.single), 'stock, one VM', stock.singleMs),
       ratioRow(`the same, ${together} at once`, totals(starts.together), 'stock', stock.togetherMs),
       ratioRow('processor time a VM', starts.singleCpuMs, 'stock', stock.cpuMs),
@@ -206,6 +211,19 @@ function ratios(calls: Calls, without: Without, starts: Starts): string {
 }
 
 type Row = readonly [name: string, values: readonly number[], aim?: string];
+
+function diskRows({ size, helper, bare }: DiskTimes): Row[] {
+  const what = `one of ${manyDisks} container disks, ${size} a call`;
+  // Whether it grows with the mounts that are there.
+  const ends: Row[] =
+    size === 1
+      ? [
+          ['the first 20 of them', helper.slice(0, 20)],
+          ['the last 20', helper.slice(-20)],
+        ]
+      : [];
+  return [[what, helper], ...ends, ['the same by the bare loop', bare]];
+}
 
 function series(rows: readonly Row[]): string {
   return table(
@@ -249,13 +267,15 @@ async function main(): Promise<void> {
     say('stock: virt-handler v1.9.0 recorded on a 2-core machine\n');
     say(`Ratios (medians)\n${ratios(calls, without, starts)}`);
     const trips: Row[] = [
+      ['a message to Node and back', calls.echo],
+      ['node:http2 call that does nothing', calls.unary],
       ['Health', calls.health, '<= 0.3 ms'],
       ['Stat of a pod', calls.stat],
-      ['network set-up', calls.network],
+      ['network set-up', calls.network.helper],
+      ['the same by the bare loop', calls.network.bare],
       ...calls.networkAmongLinks.map((times, i): Row => [`the same among ${linkCounts[i]} links`, times]),
-      ['container disk', calls.containerDisk],
-      [`the first 20 of ${manyDisks} of one VM`, calls.containerDisks.slice(0, 20)],
-      [`the last 20 of ${manyDisks} of one VM`, calls.containerDisks.slice(-20)],
+      ['first container disk of a VM', calls.containerDisk],
+      ...calls.containerDisks.flatMap(diskRows),
     ];
     say(`\nThe helper, from a process of the agent's user\n${series(trips)}`);
     say(`\nOne VM after another, pod and launcher ready before\n${steps(starts.single, '<= 60 ms')}`);

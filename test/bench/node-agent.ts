@@ -6,6 +6,7 @@ import { runAgent } from '../../agent/agent.js';
 import { parseFlags } from '../../agent/flags.js';
 import type { DescriptorChannel } from '../../agent/helper/descriptors.js';
 import { createLogger } from '../../agent/log/log.js';
+import { loadNative } from '../../native/binding.js';
 
 export interface MemoryReport {
   /** Bytes after a full garbage collection. */
@@ -14,13 +15,14 @@ export interface MemoryReport {
   readonly descriptors: number;
 }
 
-/** How late timers were since the question before, milliseconds. */
+/** How late timers were while the loop was watched, milliseconds. */
 export interface LoopDelay {
   readonly p99: number;
   readonly max: number;
 }
 
-export type Question = 'memory' | 'loop delay';
+/** The loop is watched from the one to the other: a timer that comes each millisecond costs, too. */
+export type Question = 'memory' | 'watch loop' | 'loop delay';
 
 /** Sent once the caches are complete. */
 const readyMessage = 'ready';
@@ -44,10 +46,17 @@ const paths: DescriptorChannel = {
 const stop = new AbortController();
 process.once('SIGTERM', () => stop.abort());
 const loopDelay = monitorEventLoopDelay({ resolution: 1 });
-loopDelay.enable();
 
 process.on('message', (question: Question) => {
-  process.send?.(question === 'memory' ? memory() : delay());
+  switch (question) {
+    case 'memory':
+      return process.send?.(memory());
+    case 'watch loop':
+      loopDelay.reset();
+      return process.send?.(loopDelay.enable());
+    case 'loop delay':
+      return process.send?.(delay());
+  }
 });
 
 function memory(): MemoryReport {
@@ -58,7 +67,7 @@ function memory(): MemoryReport {
 
 function delay(): LoopDelay {
   const report = { p99: loopDelay.percentile(99) / 1e6, max: loopDelay.max / 1e6 };
-  loopDelay.reset();
+  loopDelay.disable();
   return report;
 }
 
@@ -67,6 +76,7 @@ await runAgent(
     flags: parseFlags(process.argv.slice(2), process.env),
     env: process.env,
     descriptors: paths,
+    relay: loadNative(),
     log: createLogger({
       component: 'virt-handler',
       level: 'info',

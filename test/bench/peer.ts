@@ -7,6 +7,7 @@ import { NativeDescriptorChannel } from '../../agent/helper/descriptors.js';
 import { HelperClient } from '../../agent/helper/helper-client.js';
 import { createHelperTransport } from '../../agent/helper/transport.js';
 import { loadNative } from '../../native/binding.js';
+import { echoCall, unaryCall } from './floor.js';
 
 export interface PodName {
   readonly podUid: string;
@@ -14,17 +15,18 @@ export interface PodName {
 }
 
 export type Order =
+  /** Round trips to somebody else who answers in `directory`. */
+  | { readonly measure: 'echo' | 'unary'; readonly count: number; readonly directory: string }
   | { readonly measure: 'health'; readonly count: number }
   | { readonly measure: 'stat'; readonly count: number; readonly pod: PodName }
   /** Set-up of the pod's masquerade network, which must not have been made yet and is taken down each time. */
   | { readonly measure: 'network'; readonly count: number; readonly pod: PodName }
-  /** Mount of the container disk of volume 0, which must not have been made yet. */
-  | { readonly measure: 'container disk'; readonly pod: PodName }
-  /** Mounts of the container disks of volumes 0 to `count` - 1, in this order. */
-  | { readonly measure: 'container disks'; readonly count: number; readonly pod: PodName };
+  /** Mount of the container disks of volumes by one call, of which none must have been made yet. */
+  | { readonly measure: 'container disks'; readonly pod: PodName; readonly indexes: readonly number[] };
 
 const claimMs = 5_000;
-const warmUp = 200;
+/** So that both ends run compiled code, as those of a node that has run for a while do. */
+const warmUp = 1000;
 
 const [socketDir = ''] = process.argv.slice(2);
 const helper = new HelperClient(
@@ -69,23 +71,31 @@ async function networks(pod: PodName, count: number): Promise<number[]> {
   return times;
 }
 
-async function disks(pod: PodName, count: number): Promise<number[]> {
-  const times: number[] = [];
-  for (let i = 0; i < count; i++) times.push(await time(() => helper.mountContainerDisk(pod, i, '')));
-  await helper.unmountContainerDisks(pod);
-  return times;
+async function onFloor(
+  { call, close }: { call: () => Promise<void>; close: () => void },
+  count: number,
+): Promise<number[]> {
+  try {
+    return await many(count, call);
+  } finally {
+    close();
+  }
 }
 
 async function obey(order: Order): Promise<number[]> {
   switch (order.measure) {
+    case 'echo':
+      return onFloor(echoCall(order.directory), order.count);
+    case 'unary':
+      return onFloor(unaryCall(order.directory), order.count);
     case 'health':
       return many(order.count, () => helper.health());
     case 'stat':
       return many(order.count, () => helper.statPod(order.pod.podUid));
-    case 'container disk':
-      return once(order.pod, () => helper.mountContainerDisk(order.pod, 0, ''));
-    case 'container disks':
-      return disks(order.pod, order.count);
+    case 'container disks': {
+      const disks = order.indexes.map((volumeIndex) => ({ volumeIndex }));
+      return once(order.pod, () => helper.mountContainerDisks({ pod: order.pod, disks }));
+    }
     case 'network':
       return networks(order.pod, order.count);
   }

@@ -2,10 +2,13 @@
 import http2 from 'node:http2';
 import { join } from 'node:path';
 import { create } from '@bufbuild/protobuf';
+import { Code, ConnectError, type Interceptor } from '@connectrpc/connect';
 import { connectNodeAdapter } from '@connectrpc/connect-node';
 import { ClaimOutcome } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
 import { DeviceService } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
-import { HelperService } from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import { HelperService, SelinuxMode } from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import { HotplugService } from '../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
+import { NetworkService } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import {
   PodService,
   type PodState,
@@ -14,6 +17,7 @@ import {
   type WatchResponse,
   WatchResponseSchema,
 } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import { ResourceService } from '../../gen/virtprivsep/privhelper/v1/resource_pb.js';
 import { SocketService } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 
@@ -21,6 +25,7 @@ export class ScaleHelper {
   readonly #pods = new Map<string, PodState>();
   readonly #watchers = new Set<(event: WatchResponse['event']) => void>();
   readonly #sessions = new Set<http2.Http2Session>();
+  readonly #unknown = new Set<string>();
   #server: http2.Http2Server | undefined;
 
   /** `podsDirectory`: each pod's share directory is there, named by its UID. */
@@ -34,8 +39,11 @@ export class ScaleHelper {
     const adapter = connectNodeAdapter({
       grpc: false,
       grpcWeb: false,
+      interceptors: [this.#noteUnknown],
       routes: (router) => {
-        router.service(HelperService, { health: () => ({ instanceId: 'scale', version: 'bench' }) });
+        router.service(HelperService, {
+          health: () => ({ instanceId: 'scale', version: 'bench', selinux: SelinuxMode.DISABLED }),
+        });
         router.service(PodService, {
           watch: (_, context) => this.#watch(context.signal),
           stat: ({ podUid }) => ({ pod: this.#pods.get(podUid) ?? { podUid } }),
@@ -49,6 +57,8 @@ export class ScaleHelper {
           closeListener: changed,
         });
         router.service(StorageService, { unmountContainerDisks: changed });
+        router.service(HotplugService, { list: () => ({}) });
+        for (const service of [NetworkService, ResourceService]) router.service(service, {});
         router.service(DeviceService, {
           claim: ({ devices }) => ({
             results: devices.map((device) => ({ device, outcome: ClaimOutcome.CLAIMED })),
@@ -64,6 +74,20 @@ export class ScaleHelper {
     });
     await new Promise<void>((resolve) => server.listen(socketPath, resolve));
   }
+
+  /** Methods that were asked for and are not here: what an agent does without them is not worth measuring. */
+  get unknown(): readonly string[] {
+    return [...this.#unknown];
+  }
+
+  readonly #noteUnknown: Interceptor = (next) => async (request) => {
+    try {
+      return await next(request);
+    } catch (error) {
+      if (ConnectError.from(error).code === Code.Unimplemented) this.#unknown.add(request.method.name);
+      throw error;
+    }
+  };
 
   addPod(podUid: string): void {
     const pod = create(PodStateSchema, { podUid, directory: true, launcherSocket: SocketState.PRESENT });

@@ -6,8 +6,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { type ApiServer, startApiServer } from '../harness/apiserver/api-server.js';
-import { noFaults } from '../harness/launcher/cmd-server.js';
 import { FakeMachine } from '../harness/launcher/fake-machine.js';
+import { noFaults } from '../harness/launcher/faults.js';
 import { Launcher } from '../harness/launcher/launcher.js';
 import type { Machine } from '../harness/launcher/machine.js';
 import { launcherTimes } from '../harness/launcher/notifier.js';
@@ -136,7 +136,11 @@ export class ScaleNode {
     return (await this.ask('memory')) as MemoryReport;
   }
 
-  /** Since the last time that it was asked. */
+  async watchLoop(): Promise<void> {
+    await this.ask('watch loop');
+  }
+
+  /** Since {@link watchLoop}. */
   async loopDelay(): Promise<LoopDelay> {
     return (await this.ask('loop delay')) as LoopDelay;
   }
@@ -148,6 +152,12 @@ export class ScaleNode {
     agent.send(question);
     const [report] = await answer;
     return report;
+  }
+
+  /** Throws when the agent has asked the helper for what it does not have here. */
+  checkHelper(): void {
+    const { unknown } = this.helper;
+    if (unknown.length > 0) throw new Error(`the helper of this benchmark lacks ${unknown.join(', ')}`);
   }
 
   async stopAgent(): Promise<void> {

@@ -49,7 +49,7 @@ export async function measureScale(options: ScaleOptions = scaleDefaults): Promi
     await node.startAgent(noResyncSeconds);
     await sleep(settleMs);
     const empty = await node.memory();
-    await node.loopDelay();
+    await node.watchLoop();
 
     const start = await measured(node, async () => {
       const vms = await addVms(node, options.vms);
@@ -74,6 +74,7 @@ export async function measureScale(options: ScaleOptions = scaleDefaults): Promi
     const restart = await measured(node, () => node.startAgent(resyncEverySeconds), 'new process');
     await sleep(settleMs);
     const resyncs = await measured(node, () => sleep(options.seconds * 1000));
+    node.checkHelper();
     return {
       vms: options.vms,
       startMs: start.ms,

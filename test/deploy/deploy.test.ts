@@ -238,10 +238,12 @@ describe('the DaemonSet as two containers', () => {
       interface Role extends KubeObject {
         readonly rules: readonly { readonly resources: string[]; readonly verbs: string[] }[];
       }
-      const role = objects.find(({ kind }) => kind === 'ClusterRole') as Role;
-      const granted = role.rules.flatMap(({ resources, verbs }) =>
-        resources.flatMap((resource) => verbs.map((verb) => `${verb} ${resource}`)),
-      );
+      const roles = objects.filter(({ kind }) => kind === 'ClusterRole' || kind === 'Role') as Role[];
+      const granted = roles
+        .flatMap(({ rules }) => rules)
+        .flatMap(({ resources, verbs }) =>
+          resources.flatMap((resource) => verbs.map((verb) => `${verb} ${resource}`)),
+        );
       await withSystem(await onePod('base'), async (system) => {
         await system.startProduct();
         await shortLife(system);

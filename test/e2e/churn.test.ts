@@ -6,7 +6,7 @@ import { waitFor } from '../harness/pods/run.js';
 import { System } from '../harness/system/system.js';
 
 /** A leak of one descriptor a VM shows after few; 200 take their time on a small machine. */
-const cycles = Number(process.env['CHURN_VMS'] ?? 40);
+const cycles = Number(process.env['CHURN_VMS'] ?? 30);
 const together = 10;
 /** To the API server, kept for the next request. */
 const idleConnections = 4;

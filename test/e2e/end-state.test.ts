@@ -96,9 +96,12 @@ describe("the pod's network", () => {
       '10.0.2.1/24 brd 10.0.2.255 global',
     ]);
     expect(await network.routes('-4')).toContain('10.0.2.0/24 dev k6t-eth0 src 10.0.2.1');
-    const name = 'v4 no ports istio=false gate=false legacyMig=false';
+    // The gate matters to ranges only.
+    const name = /^v4 no ports istio=false gate=\w+ legacyMig=false$/;
     const golden = loadVectors<unknown, { nftJson: unknown[] }>('network', 'masquerade-ruleset');
-    expect(await network.ruleset()).toEqual(golden.find((vector) => vector.name === name)?.expected.nftJson);
+    expect(await network.ruleset()).toEqual(
+      golden.find((vector) => name.test(vector.name))?.expected.nftJson,
+    );
     await end(vm);
   });
 });
@@ -117,7 +120,7 @@ describe('a container disk', () => {
     expect(options).toEqual(expect.arrayContaining(['ro', 'nosuid', 'nodev', 'noexec']));
 
     const inLauncher = (script: string) =>
-      run('nsenter', [`--mount=/proc/${vm.launcher.pid}/ns/mnt`, '--', 'python3', '-c', script]);
+      run('nsenter', [`--mount=/proc/${vm.launcher.pid}/ns/mnt`, '--', '/usr/bin/python3', '-c', script]);
     // Whole and readable, and root itself cannot open it for writing.
     expect(await inLauncher(`print(len(open('${disk}', 'rb').read()))`)).not.toBe('0\n');
     const attempt = `

@@ -7,6 +7,7 @@ import { System, type Vm } from '../harness/system/system.js';
 const watchdog = ['--watchdog-timeout', '3s'];
 
 let system: System;
+let started = 0;
 
 beforeAll(async () => {
   system = await System.create();
@@ -20,7 +21,13 @@ afterAll(async () => {
 });
 
 async function runningVm(options: Partial<Parameters<System['createVm']>[0]> = {}): Promise<Vm> {
-  const vm = await system.createVm({ name: 'vm', machine: 'fake', containerDisk: true, ...options });
+  started += 1;
+  const vm = await system.createVm({
+    name: `vm-${started}`,
+    machine: 'fake',
+    containerDisk: true,
+    ...options,
+  });
   await system.waitForPhase(vm, 'Running');
   return vm;
 }
@@ -72,7 +79,9 @@ describe('the end of a VM', () => {
     expect(asked.length).toBeGreaterThanOrEqual(2);
     for (const [i, time] of asked.slice(1).entries()) expect(time - (asked[i] ?? 0)).toBeLessThan(7_000);
     await waitFor('the event', 10_000, () => eventsOf(vm, 'Signaled Graceful Shutdown').length > 0);
-    expect(eventsOf(vm, 'Signaled Graceful Shutdown').map(({ count }) => count ?? 1)).toEqual([1]);
+    // Only until the launcher has told since when its domain is to end.
+    const counts = eventsOf(vm, 'Signaled Graceful Shutdown').map(({ count }) => Number(count ?? 1));
+    expect(counts.reduce((sum, count) => sum + count)).toBeLessThan(asked.length);
     await expectNothingLeft(vm);
   });
 
@@ -117,7 +126,7 @@ describe('the end of a VM', () => {
     const vm = await runningVm();
     vm.launcher.freeze();
     await system.kill('agent');
-    const before = system.log('agent').length;
+    const before = system.logSize('agent');
     await system.startAgent(...watchdog);
     // Each try takes 5 s and more, so that the watchdog has looked several times.
     await system.logged('agent', /launcher does not tell its domain/, 3, 60_000, before);

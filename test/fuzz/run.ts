@@ -26,7 +26,7 @@ const agentConnections = 3;
 const lanesPerConnection = 10;
 /** Connections with broken frames at a time; policy allows 64 altogether. */
 const maxRaw = 32;
-const restoreEvery = 500;
+const restoreEvery = 1000;
 const maxProblems = 20;
 const maxTickets = 64;
 

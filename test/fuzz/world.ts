@@ -30,6 +30,9 @@ limits:
   ticketTtlMs: 1000
 `;
 
+/** A launcher that is asked to start nothing ends after this time; longer than any run. */
+const qemuTimeoutSeconds = 86_400;
+
 export class World {
   private restoring: Promise<void> = Promise.resolve();
 
@@ -69,7 +72,7 @@ export class World {
         pod.addHostPath('node', directory);
         pod.addBlockDevice('blk', 7, 0);
         await runInNetns(pod.pausePid, 'ip', ['link', 'add', 'net1', 'type', 'veth', 'peer', 'name', 'far1']);
-        launchers.push((await startLauncher(pod, { ...vmi, machine: 'fake' })).pid);
+        launchers.push((await startLauncher(pod, { ...vmi, machine: 'fake', qemuTimeoutSeconds })).pid);
         pods.push(pod);
       }
       const attachment = new TestPod(helper, ['hotplug-disks']);

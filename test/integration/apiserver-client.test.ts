@@ -3,7 +3,7 @@ import { KubeConfig } from '@kubernetes/client-node';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { Vmi } from '../../agent/api/vmi.js';
 import { cloneJson, type JsonValue, parseJson, stringifyJson } from '../../agent/json/lossless.js';
-import { type ApiError, ApiUnavailable, isConflict } from '../../agent/kube/api-error.js';
+import { ApiError, ApiUnavailable } from '../../agent/kube/api-error.js';
 import { ClientRateLimiter } from '../../agent/kube/client-rate-limiter.js';
 import { Informer, type InformerOptions } from '../../agent/kube/informer.js';
 import { KubeEventRecorder } from '../../agent/kube/recorder.js';
@@ -286,7 +286,7 @@ describe('RestClient', () => {
     setPhase('a', 'Running');
     old.status.phase = 'Failed';
     const error = await new VmiClient(rest).update(old).catch((reason: unknown) => reason);
-    expect(isConflict(error)).toBe(true);
+    expect(error).toBeInstanceOf(ApiError);
     expect(error).toMatchObject({ status: 409, reason: 'Conflict' });
     expect((error as ApiError).message).toBe(
       'Operation cannot be fulfilled on virtualmachineinstances.kubevirt.io "a": the object has been modified; please apply your changes to the latest version and try again',

@@ -145,7 +145,7 @@ describe.each(variants)('%s', (variant) => {
       '/dev/net/tun',
     ]);
     expect(helper.securityContext.appArmorProfile).toEqual({ type: 'Unconfined' });
-    expect(helper.securityContext.seLinuxOptions).toEqual({ type: 'spc_t' });
+    expect(helper.securityContext.seLinuxOptions).toEqual({ type: 'spc_t', level: 's0' });
   });
 
   it('no pod uses the network or IPC of the host', () => {
@@ -298,7 +298,7 @@ describe('in place of virt-handler', () => {
   }
   const grants = (all: readonly unknown[]) =>
     (all as { kind: string; rules?: Rule[] }[])
-      .filter(({ kind }) => kind === 'ClusterRole')
+      .filter(({ kind }) => kind === 'ClusterRole' || kind === 'Role')
       .flatMap(({ rules }) => rules ?? [])
       .flatMap(({ apiGroups, resources, verbs }) =>
         apiGroups.flatMap((group) =>
@@ -309,6 +309,11 @@ describe('in place of virt-handler', () => {
   it('the role grants less than that of virt-handler', () => {
     const theirs = grants(stock<unknown[]>('rbac.virt-handler'));
     const ours = grants(objects('base'));
+    const [role] = objects('base').filter(({ kind }) => kind === 'Role');
+    expect(role).toMatchObject({
+      metadata: { namespace: 'kubevirt' },
+      rules: [{ resources: ['configmaps'], resourceNames: ['kubevirt-ca'] }],
+    });
     expect(theirs).toEqual(expect.arrayContaining(ours));
     expect(ours.length).toBeLessThan(theirs.length);
   });

@@ -15,8 +15,8 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { guestVmi } from '../harness/guest/vmi.js';
 import { LauncherTestClient } from '../harness/launcher/client.js';
-import { noFaults } from '../harness/launcher/cmd-server.js';
 import { FakeMachine } from '../harness/launcher/fake-machine.js';
+import { noFaults } from '../harness/launcher/faults.js';
 import { Launcher, LauncherPanic, type LauncherTimes } from '../harness/launcher/launcher.js';
 import { launcherTimes } from '../harness/launcher/notifier.js';
 import { NotifyRecorder } from '../harness/launcher/notify-recorder.js';
@@ -87,9 +87,9 @@ describe('launcher in a pod', () => {
     expect(existsSync(join(pod.emptyDir('sockets'), 'launcher-init-sock'))).toBe(false);
     const bound = await runInNetns(launcher.pid, 'cat', ['/proc/net/unix']);
     expect(bound).toMatch(/ \/var\/run\/kubevirt\/sockets\/launcher-init-sock$/m);
-    expect(execFileSync('python3', ['-c', peerPid, launcher.socketPath], { encoding: 'utf8' }).trim()).toBe(
-      String(launcher.pid),
-    );
+    expect(
+      execFileSync('/usr/bin/python3', ['-c', peerPid, launcher.socketPath], { encoding: 'utf8' }).trim(),
+    ).toBe(String(launcher.pid));
     launcher.terminate();
     expect(await launcher.exited).toEqual({ code: 0, signal: null });
     expect(await connectError(path)).toBe('ECONNREFUSED');

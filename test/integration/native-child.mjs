@@ -1,5 +1,5 @@
 // The process under test: a helper with the addon locked down as in production, driven over IPC.
-// argv: addon path, JSON {count, permitted, uid, gid, directories}
+// argv: addon path, JSON {count, permitted, uid, gid, directories, selinux}
 import { execFileSync } from 'node:child_process';
 import { closeSync, openSync, readdirSync, readFileSync, readlinkSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -10,6 +10,8 @@ const native = createRequire(import.meta.url)(process.argv[2]);
 const options = JSON.parse(process.argv[3]);
 const directories = options.directories.map((path) => openSync(path, 'r'));
 
+// Nothing: an own tun device could be made and labelled.
+if (options.selinux && native.labelTaps() !== undefined) throw new Error('no labelled tun device');
 native.startPrivilegedThreads({ count: options.count, permitted: BigInt(options.permitted) });
 native.dropPrivileges({ uid: options.uid, gid: options.gid, groups: [] });
 native.lockDown({ privileged: true });
@@ -62,7 +64,14 @@ const own = {
            require('node:fs').readFileSync('/proc/thread-self/status', 'utf8'))`,
         { eval: true },
       );
-      worker.on('message', resolve).on('error', reject);
+      // Its descriptors are counted until it has ended.
+      let status;
+      worker
+        .on('message', (text) => {
+          status = text;
+        })
+        .on('exit', () => resolve(status))
+        .on('error', reject);
     }),
   closeAll: (fds) => {
     for (const fd of fds) native.close(fd);

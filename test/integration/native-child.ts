@@ -10,6 +10,7 @@ const capability = {
   DAC_OVERRIDE: 1,
   DAC_READ_SEARCH: 2,
   FOWNER: 3,
+  NET_BIND_SERVICE: 10,
   NET_ADMIN: 12,
   SYS_CHROOT: 18,
   SYS_PTRACE: 19,
@@ -53,9 +54,13 @@ export class NativeChild {
     });
   }
 
-  /** Resolves when the child is locked down. `directories` are opened before, as root. */
-  static async start(directories: readonly string[] = [], count = 4): Promise<NativeChild> {
-    const options = { count, permitted: String(permitted), uid: helperUid, gid: helperUid, directories };
+  /**
+   * Resolves when the child is locked down. `directories` are opened before, as root. `selinux`: as on a node where it
+   * is active.
+   */
+  static async start(directories: readonly string[] = [], count = 4, selinux = false): Promise<NativeChild> {
+    const ids = { uid: helperUid, gid: helperUid };
+    const options = { count, permitted: String(permitted), ...ids, directories, selinux };
     const child = fork(here('native-child.mjs'), [addonPath, JSON.stringify(options)], {
       serialization: 'advanced',
       execArgv: [],

@@ -67,8 +67,9 @@ describe('container disks', () => {
     readFileSync(`/proc/${launcher.pid}/mountinfo`, 'utf8')
       .split('\n')
       .filter((line) => line.includes('/container-disks/disk_'));
+  const imageOf = (index: number, imagePath = '') => ({ index, imagePath, name: '' });
   const mount = (pod: Pod, launcher: unknown, index: number, path = ''): Promise<boolean> =>
-    child.call('mountContainerDisk', mounting, pods, pod.uid, launcher, index, path);
+    child.call('mountContainerDisks', mounting, pods, pod.uid, launcher, [imageOf(index, path)]);
   const unmount = (pod: Pod, launcher: unknown): Promise<boolean> =>
     child.call('unmountContainerDisks', mounting, pods, pod.uid, launcher);
   /** Root of a container-disk container, for putting things into its image. */
@@ -77,8 +78,10 @@ describe('container disks', () => {
 
   it('STO-009 appear read-only, nosuid, nodev and noexec in the launcher alone', async () => {
     const [pod, launcher, pinned] = await start(3);
-    expect(await child.call('containerDiskState', identify, pods, pod.uid, 3)).toBe('ready');
-    expect(await child.call('containerDiskState', identify, pods, pod.uid, 4)).toBe('absent');
+    expect(await child.call('containerDiskStates', identify, pods, pod.uid, [3, 4, 3])).toEqual([
+      'ready',
+      'absent',
+    ]);
     expect(await mount(pod, pinned, 3)).toBe(true);
     const [line = ''] = mountsOf(launcher);
     expect(line.split(' ')[4]).toBe('/run/kubevirt/container-disks/disk_3.img');
@@ -97,8 +100,8 @@ describe('container disks', () => {
 
   it('STO-010 are mounted once however often and from however many threads', async () => {
     const [pod, launcher, pinned] = await start(0);
-    const args = [mounting, pods, pod.uid, pinned, 0, ''];
-    const outcomes = await child.call<string[]>('many', 40, 'mountContainerDisk', args);
+    const args = [mounting, pods, pod.uid, pinned, [imageOf(0)]];
+    const outcomes = await child.call<string[]>('many', 40, 'mountContainerDisks', args);
     expect(outcomes.filter((outcome) => outcome === 'true')).toHaveLength(1);
     expect(outcomes.filter((outcome) => outcome === 'false')).toHaveLength(39);
     expect(mountsOf(launcher)).toHaveLength(1);
@@ -113,8 +116,8 @@ describe('container disks', () => {
       await child.call('descriptors'),
     ];
     for (let round = 0; round < 5; round++) {
-      const args = [mounting, pods, pod.uid, pinned, 0, ''];
-      const outcomes = await child.call<string[]>('many', 200, 'mountContainerDisk', args);
+      const args = [mounting, pods, pod.uid, pinned, [imageOf(0)]];
+      const outcomes = await child.call<string[]>('many', 200, 'mountContainerDisks', args);
       // The container-disk process takes its connections once a second; its backlog is part of the outcome.
       expect(outcomes.every((outcome) => ['false', 'EAGAIN', 'ETIMEDOUT'].includes(outcome))).toBe(true);
     }
@@ -196,6 +199,22 @@ describe('container disks', () => {
     expect(await unmount(pod, null)).toBe(false);
   });
 
+  it('STO-012 are unmounted whatever else the launcher has put beside them', async () => {
+    const [pod, launcher, pinned] = await start(0, 999);
+    await mount(pod, pinned, 0);
+    await mount(pod, pinned, 999);
+    const volume = pod.emptyDir('container-disks');
+    const kernelBoot = join(volume, 'kernel-boot');
+    mkdirSync(kernelBoot);
+    const foreign = Array.from({ length: 10_000 }, (_, i) => `foreign-${i}`);
+    for (const name of foreign) writeFileSync(join(volume, name), '');
+    for (const name of foreign.slice(0, 4100)) writeFileSync(join(kernelBoot, name), '');
+    expect(await unmount(pod, pinned)).toBe(true);
+    expect(mountsOf(launcher)).toEqual([]);
+    expect(readdirSync(volume).sort()).toEqual([...foreign, 'kernel-boot'].sort());
+    expect(readdirSync(kernelBoot)).toHaveLength(4);
+  });
+
   it('are cleaned up on the host after the launcher and after a handler that mounted there', async () => {
     const [pod, launcher, pinned] = await start(0);
     await mount(pod, pinned, 0);
@@ -215,12 +234,11 @@ describe('container disks', () => {
       name: 'volumedisk0',
       setup: ['copy', image, '/disk/disk.raw', 'volume', pod.emptyDir('container-disks'), data],
       command: [
-        ...['unshare', '--user', '--mount', '--', 'node', '/harness/container-disk.mjs'],
+        ...['unshare', '--user', '--mount', '--', '/harness/container-disk'],
         ...['--copy-path', `${data}/disk_0`],
       ],
     });
-    const socket = join(pod.emptyDir('container-disks'), 'disk_0.sock');
-    await pod.waitUnlessExited(container, 'socket', () => existsSync(socket));
+    await pod.waitForListener(container, 'disk_0.sock');
     await expect(mount(pod, pinned, 0)).rejects.toMatchObject({
       code: 'EPERM',
       operation: 'mount namespace of the pod belongs to another user namespace',
@@ -240,7 +258,7 @@ describe('container disks', () => {
       operation: 'cgroup of container-disk process',
       refused: true,
     });
-    expect(await child.call('containerDiskState', identify, pods, pod.uid, 1)).toBe('not-listening');
+    expect(await child.call('containerDiskStates', identify, pods, pod.uid, [1])).toEqual(['not-listening']);
     await expect(mount(pod, foreign, 0)).rejects.toMatchObject({ code: 'EPERM', refused: true });
     // The launcher's own process behind the name: not another container.
     rmSync(join(volume, 'disk_1.sock'));

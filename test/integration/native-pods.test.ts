@@ -164,6 +164,31 @@ describe('launcher pods', () => {
     expect(await child.failure('checkLauncher', identify, pinned, pod.uid)).toMatchObject(foreign);
   });
 
+  it('STO-003 does nothing for a call that names a launcher which is not the pod, or has exited', async () => {
+    const pod = await createPod();
+    const launcher = await launch(pod);
+    const { pidfd } = await pin(pod);
+    const other = await createPod();
+    await launch(other);
+    const entry = { volume: 'sockets', path: ['made'] };
+    const listen = (podUid: string) =>
+      ['listenSocket', { ...change, launcher: { pidfd, podUid } }, pods, pod.uid, entry, 0, 0] as const;
+    const made = () => existsSync(join(pod.emptyDir('sockets'), 'made'));
+    const refused = await child.failure(...listen(other.uid));
+    expect(refused).toMatchObject({ code: 'EPERM', operation: 'cgroup of launcher', refused: true });
+    expect(await child.failure(...listen('x'))).toMatchObject({ code: 'EINVAL', refused: true });
+    expect(made()).toBe(false);
+    const { fd } = await child.call<{ fd: number }>(...listen(pod.uid));
+    await child.call('close', fd);
+    rmSync(join(pod.emptyDir('sockets'), 'made'));
+    const exited = child.call('exited', pidfd);
+    launcher.crash();
+    expect(await exited).toBe('exited');
+    const gone = await child.failure(...listen(pod.uid));
+    expect(gone).toMatchObject({ code: 'ESRCH', refused: true, unchanged: true });
+    expect(made()).toBe(false);
+  });
+
   it('STO-002 refuses everything once the pinned process has exited', async () => {
     const pod = await createPod();
     const launcher = await launch(pod);
@@ -369,8 +394,8 @@ describe('launcher pods', () => {
       uid: 107,
       gid: 107,
     };
-    expect(await child.call('applyNetwork', apply, pinned, forbidden, plan)).toBe(true);
-    expect(await child.call('applyNetwork', apply, pinned, forbidden, plan)).toBe(false);
+    expect(await child.call('applyNetwork', apply, pinned, forbidden, plan, false)).toBe(true);
+    expect(await child.call('applyNetwork', apply, pinned, forbidden, plan, false)).toBe(false);
     const state = await child.call<NetworkState>('observeNetwork', observe, pinned, forbidden);
     expect(state.links.find((link) => link.name === 'tap0')).toMatchObject({ kind: 'tun', up: true });
     expect(state.links.find((link) => link.name === 'k6t-eth0')?.addresses).toContainEqual({
@@ -387,7 +412,7 @@ describe('launcher pods', () => {
       ...plan,
       attachments: [{ ...plan.attachments[0], podInterface: 'a-name-that-is-too-long' }],
     };
-    expect(await child.failure('applyNetwork', apply, pinned, forbidden, bad)).toMatchObject({
+    expect(await child.failure('applyNetwork', apply, pinned, forbidden, bad, false)).toMatchObject({
       code: 'EINVAL',
       operation: 'argument attachment.podInterface',
     });

@@ -88,6 +88,8 @@ describe('privileges of a locked-down helper', () => {
     expect(started.code).toBe('EALREADY');
     expect((await child.failure('dropPrivileges', { uid: 1, gid: 1, groups: [] })).code).toBe('EALREADY');
     expect((await child.failure('lockDown', { privileged: true })).code).toBe('EALREADY');
+    // Would let the threads make processes.
+    expect((await child.failure('labelTaps')).code).toBe('EALREADY');
   });
 
   it('names what is wrong with an argument', async () => {
@@ -102,8 +104,9 @@ describe('privileges of a locked-down helper', () => {
       ['podState', [call, fd, `${pod}x`], 'pod UID'],
       ['podState', [call, fd, '../../../../../../../../../../../etc/'], 'pod UID'],
       ['podState', [undefined, fd, pod], 'argument call'],
-      ['containerDiskState', [call, fd, pod, 1000], 'argument index'],
-      ['containerDiskState', [call, fd, pod, 1.5], 'argument index'],
+      ['containerDiskStates', [call, fd, pod, [0, 1000]], 'argument index'],
+      ['containerDiskStates', [call, fd, pod, [1.5]], 'argument index'],
+      ['containerDiskStates', [call, fd, pod, Array(1003).fill(0)], 'argument indexes'],
       ['listDirectory', [call, fd, ['a/b'], 10], 'path: not an entry name'],
       ['listDirectory', [call, fd, 'a', 10], 'argument components'],
       ['listDirectory', [call, fd, [], 1e9], 'argument limit'],

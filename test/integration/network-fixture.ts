@@ -55,11 +55,12 @@ export class NetworkPod {
   ) {}
 
   apply(plan: NetworkPlan, forbidden: readonly Forbidden[] = []): Promise<boolean> {
-    return this.child.call('applyNetwork', change, this.launcher, forbidden, plan);
+    return this.child.call('applyNetwork', change, this.launcher, forbidden, plan, false);
   }
 
-  failure(plan: NetworkPlan, forbidden: readonly Forbidden[] = []) {
-    return this.child.failure('applyNetwork', change, this.launcher, forbidden, plan);
+  /** `selinuxEnforces` counts where taps are to have labels. */
+  failure(plan: NetworkPlan, forbidden: readonly Forbidden[] = [], selinuxEnforces = false) {
+    return this.child.failure('applyNetwork', change, this.launcher, forbidden, plan, selinuxEnforces);
   }
 
   observe(): Promise<NetworkState> {
@@ -94,9 +95,10 @@ export class NetworkNode {
     private readonly podsFd: number,
   ) {}
 
-  static async create(): Promise<NetworkNode> {
+  /** `selinux`: the helper process acts as on a node where SELinux is active. */
+  static async create({ selinux = false } = {}): Promise<NetworkNode> {
     const node = await createNode();
-    const child = await NativeChild.start([node.podsDir]);
+    const child = await NativeChild.start([node.podsDir], 4, selinux);
     const [podsFd = -1] = await child.call<number[]>('directories');
     return new NetworkNode(node, child, podsFd);
   }

@@ -3,6 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { create } from '@bufbuild/protobuf';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { attachmentOf } from '../../agent/network/attachment.js';
+import { maskedNetwork, parseCidr } from '../../agent/network/ip.js';
 import type { VmiInterface, VmiNetwork } from '../../agent/network/vmi-network.js';
 import { ApplyRequestSchema } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import type { AttachmentPlan } from '../../native/binding.js';
@@ -32,8 +33,14 @@ interface Input {
   readonly failAtNftCommand?: number;
 }
 
-/** KubeVirt's own composition never gives the bridge another address than the network's first; a plan cannot either. */
-const unreachable = new Set(['v6 gateway carry', 'gateway 10.255.255.254', 'gateway 10.0.2.255']);
+/** KubeVirt's own composition gives the bridge the network's first address and no other; a plan cannot either. */
+function isReachable({ bridgeIfaceSpec: { IPv4, IPv6 } }: Input): boolean {
+  return [IPv4, IPv6].every(({ address }) => {
+    const text = address?.map(({ IP, 'prefix-length': prefix }) => `${IP}/${prefix}`)[0];
+    const gateway = text === undefined ? undefined : parseCidr(text);
+    return gateway === undefined || gateway.address.value === maskedNetwork(gateway).address.value + 1n;
+  });
+}
 
 const vmiUid = 'aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee';
 
@@ -151,8 +158,9 @@ describe('NAT rules of masquerade binding', () => {
 
   it('NET-010 are listed by nft like those of KubeVirt', { timeout: 600_000 }, async () => {
     const whole = commandedRules().filter(({ input }) => input.failAtNftCommand === undefined);
-    const all = [...recordedRules(), ...whole].filter(({ name }) => !unreachable.has(name));
-    expect(all.length).toBeGreaterThan(350);
+    const given = [...recordedRules(), ...whole];
+    const all = given.filter(({ input }) => isReachable(input));
+    expect(all.length).toBeGreaterThan(given.length * 0.9);
     const cases = distinct(all);
     let link = 'eth0';
     let at = '';
@@ -170,7 +178,7 @@ describe('NAT rules of masquerade binding', () => {
 
   it('NET-010 AFT-044 are completed from whatever commands KubeVirt got to', async () => {
     const broken = commands.filter(({ input }) => input.failAtNftCommand !== undefined);
-    expect(broken.length).toBeGreaterThan(10);
+    expect(broken).not.toEqual([]);
     const fresh = await node.createPod();
     for (const { name, input, expected } of broken) {
       const plan = planOf(attachmentPlan(input));

@@ -92,6 +92,7 @@ describe.runIf(process.getuid?.() === 0)('passt', () => {
     expect(await facts(network)).toEqual(before);
 
     const guest = await startGuest(pod);
+    await guest.autoconfigured();
     for (const address of [node.gateway, peerIpv4, peerIpv6]) await guest.reach(address);
     for (const port of [lowPort, highPort]) {
       await expectAnswer(pod.podIP, port, peerIpv4);

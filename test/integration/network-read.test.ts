@@ -35,8 +35,8 @@ interface Status {
 const vectors = loadVectors<Input, { error: string; status: Status }>('network', 'nmstate-read');
 
 const mainTable = 254;
-/** No link of this kind can be brought there. native/test/net_observe_test.cc has all states by their numbers. */
-const unreachable = new Set(['unknown', 'not-present']);
+/** No link of these kinds can be brought there. native/test/net_observe_test.cc has all states by their numbers. */
+const unreachable = new Set(['unknown', 'not-present', 'testing']);
 
 const states: Readonly<Record<string, string>> = {
   notpresent: 'not-present',

@@ -35,12 +35,17 @@ function created({ name, index, type, mac, mtu }: RecordedLink, dummy: string): 
   const other = `p${index}`;
   switch (type) {
     case 'veth':
-      return [`${link} type veth peer name ${other} index ${helperIndex + index} mtu ${mtu}`];
+      return [
+        `${link} type veth peer name ${other} index ${helperIndex + index} mtu ${mtu}`,
+        `link set ${other} addrgenmode none`,
+      ];
     case 'macvlan':
       return [
         `link add ${other} index ${helperIndex + index} mtu ${mtu} type veth peer name q${index}`,
-        `link set ${other} up`,
-        `link set q${index} up`,
+        ...[other, `q${index}`].flatMap((name) => [
+          `link set ${name} addrgenmode none`,
+          `link set ${name} up`,
+        ]),
         `${link} link ${other} type macvlan`,
       ];
     case 'bridge':
@@ -58,7 +63,7 @@ function created({ name, index, type, mac, mtu }: RecordedLink, dummy: string): 
   }
 }
 
-/** Admin state and carrier that lead to the operational state; `unknown` and `not-present` cannot be had. */
+/** Admin state and carrier that lead to the operational state; the others cannot be had. */
 function brought({ name, index, type, operState }: RecordedLink): string[] {
   const up = ['up', 'lower-layer-down', 'dormant'].includes(operState) || type === 'tap';
   return [
@@ -73,8 +78,8 @@ function addressed({ name, addrs = [] }: RecordedLink): string[] {
   const ipv4 = addrs.filter((address) => !address.includes(':'));
   return [
     ...ipv4.map((address) => `addr add ${address} brd + dev ${name}`),
-    // The kernel lists the newest first.
-    ...ipv6.reverse().map((address) => `addr add ${address} dev ${name} nodad`),
+    // The kernel lists the newest first, and adds their routes once more when it notices a carrier.
+    ...ipv6.reverse().map((address) => `addr add ${address} dev ${name} nodad noprefixroute`),
   ];
 }
 

@@ -161,8 +161,8 @@ describe.runIf(isRoot)('privctl', () => {
       ['PodService.Identify', request(foreign), 3],
       ['PodService.Identify', request(absent), 1],
       ['PodService.Identify', request({ podUid: '../..', vmiUid: alpha.uid }), 3],
-      ['StorageService.StatContainerDisk', request(ref(alpha), { volumeIndex: 1000 }), 3],
-      ['StorageService.StatContainerDisk', request(ref(alpha)), 3],
+      ['StorageService.StatContainerDisks', request(ref(alpha), { volumeIndexes: [1000] }), 3],
+      ['StorageService.MountContainerDisks', request(ref(alpha)), 3],
       ['DeviceService.Claim', request(ref(alpha), { devices: ['DEVICE_KVM', 'DEVICE_KVM'] }), 3],
       ['NetworkService.Observe', request(ref(node.vm('bravo'))), 0],
     ];

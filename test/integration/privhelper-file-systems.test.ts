@@ -143,7 +143,9 @@ describe.runIf(process.getuid?.() === 0)('container disks', () => {
       const source = join(root, 'disk/disk.raw');
       const seen = `/proc/${launcherPid}/root/run/kubevirt/container-disks/disk_${volumeIndex}.img`;
       for (const changed of [true, false]) {
-        expect(await client.mountContainerDisk({ pod: ref, volumeIndex })).toMatchObject({ changed });
+        expect(await client.mountContainerDisks({ pod: ref, disks: [{ volumeIndex }] })).toMatchObject({
+          changed,
+        });
       }
       expect(readFileSync(seen, 'utf8')).toBe(readFileSync(source, 'utf8'));
       expect(() => writeFileSync(seen, 'x')).toThrow(/EROFS/);

@@ -12,6 +12,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { DeviceService } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { HotplugService, PlugKind } from '../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import { startLauncher } from '../harness/launcher/start.js';
 import { createAttachment } from '../harness/pods/attachment.js';
@@ -121,12 +122,13 @@ describe.runIf(process.getuid?.() === 0)('a helper that is killed while volumes 
     await unplugDisk();
     // The node, and the record of the device.
     await killDuring(helper, 'unlinkat', 1, unplugBlock);
-    await killDuring(helper, 'unlink', 1, unplugBlock);
+    await killDuring(helper, 'rename', 1, unplugBlock);
     expect((await unplugBlock()).changed).toBe(true);
-    // The record of the volume goes with another call.
-    await killDuring(helper, 'unlink', 1, unplugBlock);
-    expect(recorded()).toBe(1);
-    await unplugBlock();
+    expect(recorded()).toBe(0);
+    // It is known until a policy denies it.
+    const setPolicy = () => helper.client(DeviceService).setPolicy({ pod: ref() });
+    await killDuring(helper, 'unlink', 1, setPolicy);
+    await setPolicy();
     expect(mounts()).toEqual([]);
     expect(readdirSync(pod.emptyDir('hotplug-disks'))).toEqual([]);
     expect(recorded()).toBe(0);

@@ -24,7 +24,6 @@ import { failureOf, HelperProcess, helperUser, qemuUser } from './privhelper-fix
 
 const vmi = { namespace: 'default', name: 'vm1', vmiUid: '2f3c7b1e-6f0d-4a53-9a52-3a7a3c1f9f21' };
 const refused = { code: Code.PermissionDenied, refused: true, unchanged: true };
-const kernelBoot = { case: 'kernelBoot', value: {} } as const;
 
 describe.runIf(process.getuid?.() === 0)('kernel boot', () => {
   let node: HarnessNode;
@@ -35,8 +34,8 @@ describe.runIf(process.getuid?.() === 0)('kernel boot', () => {
 
   const ref = () => ({ podUid: pod.uid, vmiUid: vmi.vmiUid });
   const client = () => helper.client(StorageService);
-  const mount = async (imagePath: string) =>
-    (await client().mountKernelArtifact({ pod: ref(), imagePath })).changed;
+  const mount = async (...kernelArtifacts: string[]) =>
+    (await client().mountContainerDisks({ pod: ref(), kernelArtifacts })).changed;
   const unmount = async () => (await client().unmountContainerDisks({ pod: ref() })).changed;
   const volume = () => pod.emptyDir('container-disks');
   const record = () => join(helper.stateDir, vmi.vmiUid);
@@ -83,11 +82,11 @@ describe.runIf(process.getuid?.() === 0)('kernel boot', () => {
     ['initrd only', { 'initrd.img': 'initrd' }],
     ['both', { 'initrd.img': 'initrd', vmlinuz: 'kernel' }],
   ])('STO-011 %s: exactly the configured files, once, read-only', async (_, files) => {
-    expect(await client().statContainerDisk({ pod: ref(), container: kernelBoot })).toMatchObject({
-      state: ContainerDiskState.READY,
+    expect(await client().statContainerDisks({ pod: ref(), kernelBoot: true })).toMatchObject({
+      states: [ContainerDiskState.READY],
     });
     for (const changed of [true, false]) {
-      for (const name of Object.keys(files)) expect(await mount(`/boot/${name}`)).toBe(changed);
+      expect(await mount(...Object.keys(files).map((name) => `/boot/${name}`))).toBe(changed);
       expect(mounted()).toEqual(Object.keys(files).sort());
     }
     for (const [name, content] of Object.entries(files)) {
@@ -211,7 +210,7 @@ describe.runIf(process.getuid?.() === 0)('kernel boot', () => {
     expect(statSync(join(volume(), 'kernel-boot')).uid).toBe(qemuUser);
     const line = await helper.audited(
       'refusal',
-      ({ method, decision }) => method === 'StorageService.MountKernelArtifact' && decision === 'refused',
+      ({ method, decision }) => method === 'StorageService.MountContainerDisks' && decision === 'refused',
     );
     expect(line).toMatchObject({ pod: pod.uid });
   });

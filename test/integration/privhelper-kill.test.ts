@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { startLauncher } from '../harness/launcher/start.js';
+import { startManyDisks } from '../harness/pods/many-disks.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
 import type { Pod } from '../harness/pods/pod.js';
 import { killDuring } from './helper-kill.js';
@@ -23,10 +24,8 @@ describe.runIf(process.getuid?.() === 0)('a helper that is killed', () => {
   const ref = () => ({ podUid: pod.uid, vmiUid: vmi.vmiUid });
   const client = () => helper.client(StorageService);
   async function mountAll(): Promise<void> {
-    await client().mountContainerDisk({ pod: ref(), volumeIndex: 0 });
-    for (const name of ['initrd', 'vmlinuz']) {
-      await client().mountKernelArtifact({ pod: ref(), imagePath: `/boot/${name}` });
-    }
+    const kernelArtifacts = ['/boot/initrd', '/boot/vmlinuz'];
+    await client().mountContainerDisks({ pod: ref(), disks: [{ volumeIndex: 0 }], kernelArtifacts });
   }
   const unmountAll = () => client().unmountContainerDisks({ pod: ref() });
   const mounted = () =>
@@ -75,22 +74,35 @@ describe.runIf(process.getuid?.() === 0)('a helper that is killed', () => {
 
   it('STO-008 STO-011 while it mounts goes on where it was, stacks nothing and leaves nothing', async () => {
     for (const [call, nth] of [
-      // The record and the mount of the disk.
+      // The record, which is one.
       ['rename', 1],
+      // Clones of the first and the last image, which go with the helper, and the mount of the disk.
       ['mount_setattr', 1],
+      ['mount_setattr', 3],
       ['move_mount', 1],
-      // The record, the directory and the mounts for kernel boot, and the way home from the last one.
-      ['rename', 1],
+      // The directory and the mounts for kernel boot, and the way home from the launcher.
       ['mkdirat', 1],
       ['fchown', 1],
       ['move_mount', 1],
       ['move_mount', 2],
-      ['setns', 9],
+      ['setns', 8],
     ] as const) {
       await killDuring(helper, call, nth, mountAll);
     }
     await mountAll();
     expect(mounted()).toEqual(target);
+    await unmountAll();
+    await expectNothingLeft();
+  });
+
+  it('STO-008 in the middle of many disks goes on where it was', async () => {
+    await startManyDisks(pod, join(directory, 'image'), 20, 1);
+    const disks = Array.from({ length: 21 }, (_, volumeIndex) => ({ volumeIndex }));
+    const mountMany = () => client().mountContainerDisks({ pod: ref(), disks });
+    await killDuring(helper, 'move_mount', 18, mountMany);
+    expect(mounted()).toHaveLength(17);
+    expect(await mountMany()).toMatchObject({ changed: true });
+    expect(mounted()).toEqual(disks.map(({ volumeIndex }) => `disk_${volumeIndex}.img`).sort());
     await unmountAll();
     await expectNothingLeft();
   });

@@ -66,7 +66,7 @@ describe.runIf(isRoot)('the helper on real kernel objects', () => {
 
   it('has capabilities in its privileged threads only, and none in effect', async () => {
     // With SYS_RESOURCE where there is one to be had.
-    const union = 0x8ac128fn | (ownCapabilities() & (1n << 24n));
+    const union = 0x8ac168fn | (ownCapabilities() & (1n << 24n));
     const threads = helper.threads();
     const privileged = threads.filter((thread) => thread.get('CapPrm') !== '0'.repeat(16));
     // Four threads and the one that replaces them.

@@ -1,4 +1,14 @@
-import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmdirSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Code } from '@connectrpc/connect';
@@ -9,6 +19,7 @@ import { NetworkService } from '../../gen/virtprivsep/privhelper/v1/network_pb.j
 import { PodService } from '../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { ContainerDiskState, StorageService } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { startLauncher } from '../harness/launcher/start.js';
+import { startManyDisks } from '../harness/pods/many-disks.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
 import type { Pod } from '../harness/pods/pod.js';
 import { run, waitFor } from '../harness/pods/run.js';
@@ -57,9 +68,9 @@ describe.runIf(process.getuid?.() === 0)('the helper and a whole pod', () => {
     expect((await client.getSelinuxContext({ pod: ref() })).context).toBe('');
     const label = 'system_u:object_r:container_file_t:s0:c12,c345';
     const set = 'import os, sys; os.setxattr(sys.argv[1], "security.selinux", sys.argv[2].encode() + b"\\0")';
-    await run('python3', ['-c', set, `/proc/${launcherPid}/root`, label]);
+    await run('/usr/bin/python3', ['-c', set, `/proc/${launcherPid}/root`, label]);
     expect((await client.getSelinuxContext({ pod: ref() })).context).toBe(label);
-    await run('python3', ['-c', set, `/proc/${launcherPid}/root`, 'no label']);
+    await run('/usr/bin/python3', ['-c', set, `/proc/${launcherPid}/root`, 'no label']);
     expect((await failureOf(client.getSelinuxContext({ pod: ref() }))).message).toContain('no SELinux label');
   });
 
@@ -91,7 +102,10 @@ describe.runIf(process.getuid?.() === 0)('the helper and a whole pod', () => {
     expect(names).not.toContain('tap0');
   });
 
-  const disk = (value: number) => ({ case: 'volumeIndex', value }) as const;
+  const disks = (...indexes: number[]) => ({
+    pod: ref(),
+    disks: indexes.map((volumeIndex) => ({ volumeIndex })),
+  });
 
   it('STO-008 STO-009 STO-010 mounts a container disk once, read-only, with a record, and removes it all', async () => {
     const client = helper.client(StorageService);
@@ -99,13 +113,10 @@ describe.runIf(process.getuid?.() === 0)('the helper and a whole pod', () => {
       readFileSync(`/proc/${launcherPid}/mountinfo`, 'utf8')
         .split('\n')
         .filter((line) => line.includes('/container-disks/disk_2.img '));
-    expect(await client.statContainerDisk({ pod: ref(), container: disk(2) })).toMatchObject({
-      state: ContainerDiskState.READY,
+    expect(await client.statContainerDisks({ pod: ref(), volumeIndexes: [2, 3] })).toMatchObject({
+      states: [ContainerDiskState.READY, ContainerDiskState.ABSENT],
     });
-    expect(await client.statContainerDisk({ pod: ref(), container: disk(3) })).toMatchObject({
-      state: ContainerDiskState.ABSENT,
-    });
-    expect(await client.mountContainerDisk({ pod: ref(), volumeIndex: 2 })).toMatchObject({ changed: true });
+    expect(await client.mountContainerDisks(disks(2))).toMatchObject({ changed: true });
     const text = readFileSync(record(), 'utf8');
     expect(JSON.parse(text).mountTargetEntries).toEqual([
       {
@@ -113,7 +124,7 @@ describe.runIf(process.getuid?.() === 0)('the helper and a whole pod', () => {
         socketFile: `/pods/${pod.uid}/volumes/kubernetes.io~empty-dir/container-disks/disk_2.sock`,
       },
     ]);
-    expect(await client.mountContainerDisk({ pod: ref(), volumeIndex: 2 })).toMatchObject({ changed: false });
+    expect(await client.mountContainerDisks(disks(2))).toMatchObject({ changed: false });
     expect(readFileSync(record(), 'utf8')).toBe(text);
     expect(mounts()).toHaveLength(1);
     const options = mounts()[0]?.split(' ')[5]?.split(',') ?? [];
@@ -129,12 +140,43 @@ describe.runIf(process.getuid?.() === 0)('the helper and a whole pod', () => {
     expect(await client.unmountContainerDisks({ pod: ref() })).toMatchObject({ changed: false });
   });
 
+  it('STO-008 STO-010 mounts many disks up to the first that fails, which it names, and goes on from there', async () => {
+    await startManyDisks(pod, image, 20, 10);
+    const indexes = [2, ...Array.from({ length: 20 }, (_, i) => 10 + i)];
+    const client = helper.client(StorageService);
+    const mounted = () =>
+      readFileSync(`/proc/${launcherPid}/mountinfo`, 'utf8')
+        .split('\n')
+        .flatMap((line) => /\/container-disks\/disk_(\d+)\.img /.exec(line)?.[1] ?? [])
+        .map(Number)
+        .sort((a, b) => a - b);
+    const socket = join(pod.emptyDir('container-disks'), 'disk_28.sock');
+    renameSync(socket, `${socket}.aside`);
+    const failed = { code: Code.NotFound, errnoName: 'ENOENT', field: 'disks[19]' };
+    for (const unchanged of [false, true]) {
+      expect(await failureOf(client.mountContainerDisks(disks(...indexes)))).toMatchObject({
+        ...failed,
+        unchanged,
+      });
+      expect(mounted()).toEqual(indexes.slice(0, 19));
+      expect(JSON.parse(readFileSync(record(), 'utf8')).mountTargetEntries).toHaveLength(21);
+    }
+    await helper.audited('failure', ({ field, errno }) => field === 'disks[19]' && errno === 'ENOENT');
+    renameSync(`${socket}.aside`, socket);
+    for (const changed of [true, false]) {
+      expect(await client.mountContainerDisks(disks(...indexes))).toMatchObject({ changed });
+      expect(mounted()).toEqual(indexes);
+    }
+    expect(await client.unmountContainerDisks({ pod: ref() })).toMatchObject({ changed: true });
+    expect(mounted()).toEqual([]);
+  });
+
   it('STO-008 undoes what a helper that was killed has mounted', async () => {
-    await helper.client(StorageService).mountContainerDisk({ pod: ref(), volumeIndex: 2 });
+    await helper.client(StorageService).mountContainerDisks(disks(2));
     await helper.stop('SIGKILL');
     await helper.start();
     const client = helper.client(StorageService);
-    expect(await client.mountContainerDisk({ pod: ref(), volumeIndex: 2 })).toMatchObject({ changed: false });
+    expect(await client.mountContainerDisks(disks(2))).toMatchObject({ changed: false });
     expect(await client.unmountContainerDisks({ pod: ref() })).toMatchObject({ changed: true });
     expect(existsSync(record())).toBe(false);
     expect(readFileSync(`/proc/${launcherPid}/mountinfo`, 'utf8')).not.toContain('disk_2.img');
@@ -142,12 +184,26 @@ describe.runIf(process.getuid?.() === 0)('the helper and a whole pod', () => {
 
   it('STO-008 removes the record and the files when the launcher has gone', async () => {
     const client = helper.client(StorageService);
-    await client.mountContainerDisk({ pod: ref(), volumeIndex: 2 });
+    await client.mountContainerDisks(disks(2));
     process.kill(launcherPid, 'SIGKILL');
     await waitFor('launcher to end', 20_000, () => !existsSync(`/proc/${launcherPid}`));
     expect(await client.unmountContainerDisks({ pod: ref() })).toMatchObject({ changed: true });
     expect(existsSync(record())).toBe(false);
     expect(existsSync(join(pod.emptyDir('container-disks'), 'disk_2.img'))).toBe(false);
+  });
+
+  it('STO-008 STO-012 removes the record and the files when kubelet has removed directories under a living launcher', async () => {
+    const client = helper.client(StorageService);
+    await client.mountContainerDisks(disks(2));
+    // What the launcher's volume is mounted on; the mounts go with it.
+    rmdirSync(join(pod.emptyDir('public'), 'container-disks'));
+    expect(readFileSync(`/proc/${launcherPid}/mountinfo`, 'utf8')).not.toContain('container-disks');
+    expect(await client.unmountContainerDisks({ pod: ref() })).toMatchObject({ changed: true });
+    expect(existsSync(record())).toBe(false);
+    expect(readdirSync(pod.emptyDir('container-disks')).filter((name) => name.startsWith('disk_2'))).toEqual(
+      [],
+    );
+    expect(await client.unmountContainerDisks({ pod: ref() })).toMatchObject({ changed: false });
   });
 
   it('gives devices to the launcher’s user', async () => {
@@ -163,12 +219,11 @@ describe.runIf(process.getuid?.() === 0)('the helper and a whole pod', () => {
   });
 
   it('answers a disk that is not there with what was attempted', async () => {
+    const none = { volumeIndex: 2, imagePath: '/disk/none' };
     const failure = await failureOf(
-      helper
-        .client(StorageService)
-        .mountContainerDisk({ pod: ref(), volumeIndex: 2, imagePath: '/disk/none' }),
+      helper.client(StorageService).mountContainerDisks({ pod: ref(), disks: [none] }),
     );
-    expect(failure).toMatchObject({ code: Code.NotFound, errnoName: 'ENOENT' });
+    expect(failure).toMatchObject({ code: Code.NotFound, errnoName: 'ENOENT', field: 'disks[0]' });
     expect(failure.operation).not.toBe('');
   });
 });

@@ -1,26 +1,21 @@
 /** Limits, CPUs and scheduling of a pod's processes, by the kernel's account. */
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { Code } from '@connectrpc/connect';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { PodProcess, ResourceService } from '../../gen/virtprivsep/privhelper/v1/resource_pb.js';
-import { sysResource } from '../../privhelper/declarations.js';
-import { readThreads } from '../../privhelper/privileges.js';
-import { run } from '../harness/pods/run.js';
+import { mayLift, NotedLimits } from '../harness/preload/prlimit.js';
 import { failureOf, HelperProcess, type LauncherProcess, TestPod } from './privhelper-fixture.js';
 import { allowRealtime, memlockOf, NamedProcess, namedProgram, threadsOf } from './resources-fixture.js';
 
 const isRoot = process.getuid?.() === 0;
-/** Whether this machine gives what lifting a limit takes. */
-const mayLift = readThreads().some(({ permitted }) => (permitted & sysResource) !== 0n);
 const vcpus = ['CPU 0/KVM', 'CPU 1/KVM', 'CPU 2/KVM'];
 const { VIRTQEMUD, QEMU } = PodProcess;
 
 describe.runIf(isRoot)('resources of a launcher pod', () => {
   let directory: string;
-  let log: string;
+  let limits: NotedLimits;
   let helper: HelperProcess;
   const pods: TestPod[] = [];
   const named: NamedProcess[] = [];
@@ -42,26 +37,19 @@ describe.runIf(isRoot)('resources of a launcher pod', () => {
   const startQemu = (pod: TestPod, threads: readonly string[] = [...vcpus, 'IO mon_iothread']) =>
     startNamed('qemu-system-x86', threads, pod.computeCgroups());
 
-  /** What the kernel was asked for, where it is not asked. */
-  const lifted = () => readFileSync(log, 'utf8').split('\n').filter(Boolean);
+  const lifted = () => limits.lines();
 
   beforeAll(async () => {
     directory = mkdtempSync(join(tmpdir(), 'vp-resources-'));
-    log = join(directory, 'log');
-    writeFileSync(log, '');
+    limits = await NotedLimits.create(directory);
     helper = new HelperProcess();
-    if (mayLift) return helper.start();
-    process.stderr.write('no CAP_SYS_RESOURCE on this machine: limits are asked for, not set\n');
-    const source = fileURLToPath(new URL('../harness/preload/prlimit.c', import.meta.url));
-    const library = join(directory, 'prlimit.so');
-    await run('gcc', ['-shared', '-fPIC', '-O1', '-Wall', '-Werror', '-o', library, source]);
-    return helper.start({ LD_PRELOAD: library, PRLIMIT_LOG: log });
+    await helper.start(limits.env);
   });
   afterEach(async () => {
     await Promise.all(named.splice(0).map((each) => each.kill()));
     await Promise.all(pods.splice(0).map((each) => each.destroy()));
     helper.disconnect();
-    writeFileSync(log, '');
+    limits.clear();
   });
   afterAll(async () => {
     await helper?.destroy();

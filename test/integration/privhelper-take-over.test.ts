@@ -34,6 +34,7 @@ describe.runIf(process.getuid?.() === 0)('taking over from virt-handler', () => 
 
   const ref = () => ({ podUid: pod.uid, vmiUid: vmi.vmiUid });
   const client = () => helper.client(StorageService);
+  const mountDisk = () => client().mountContainerDisks({ pod: ref(), disks: [{ volumeIndex: 0 }] });
   const volume = (name = '') => join(pod.emptyDir('container-disks'), name);
   const seen = (name: string) => `/proc/${launcherPid}/root/run/kubevirt/container-disks/${name}`;
   const record = () => join(helper.stateDir, vmi.vmiUid);
@@ -112,11 +113,8 @@ describe.runIf(process.getuid?.() === 0)('taking over from virt-handler', () => 
     // It came into both other mount namespaces.
     for (const pid of [launcherPid, helper.pid, 'self'] as const) expect(mountsOf(pid)).toHaveLength(4);
 
-    expect(await client().mountContainerDisk({ pod: ref(), volumeIndex: 0 })).toMatchObject({
-      changed: false,
-    });
-    const artifact = { pod: ref(), imagePath: '/boot/vmlinuz' };
-    expect(await client().mountKernelArtifact(artifact)).toMatchObject({ changed: false });
+    const images = { pod: ref(), disks: [{ volumeIndex: 0 }], kernelArtifacts: ['/boot/vmlinuz'] };
+    expect(await client().mountContainerDisks(images)).toMatchObject({ changed: false });
     expect(mountsOf(launcherPid)).toHaveLength(4);
     expect(readFileSync(seen('disk_0.img'), 'utf8')).toBe('the disk');
     expect(() => writeFileSync(seen('disk_0.img'), 'x')).toThrow(/EROFS/);
@@ -132,7 +130,7 @@ describe.runIf(process.getuid?.() === 0)('taking over from virt-handler', () => 
   it('STO-008 does not take another image for the one that is to be mounted', async () => {
     writeFileSync(join(base, 'other'), 'other');
     await mountOnHost('disk_0.img', 'other');
-    expect(await failureOf(client().mountContainerDisk({ pod: ref(), volumeIndex: 0 }))).toMatchObject({
+    expect(await failureOf(mountDisk())).toMatchObject({
       refused: true,
       unchanged: true,
       errnoName: 'EPERM',
@@ -143,7 +141,7 @@ describe.runIf(process.getuid?.() === 0)('taking over from virt-handler', () => 
   });
 
   it('STO-015 hands back: what virt-handler mounts and unmounts then leaves the mounts of the VM', async () => {
-    await client().mountContainerDisk({ pod: ref(), volumeIndex: 0 });
+    await mountDisk();
     const text = readFileSync(record(), 'utf8');
     await helper.stop();
     expect(readFileSync(record(), 'utf8')).toBe(text);

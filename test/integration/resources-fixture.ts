@@ -139,10 +139,15 @@ export function allowRealtime(cgroups: readonly string[]): void {
   const container = cgroups.find((directory) => existsSync(join(directory, 'cpu.rt_runtime_us')));
   if (container === undefined) return;
   const pod = dirname(container);
-  const levels = [dirname(dirname(pod)), dirname(pod), pod, container];
-  const microseconds = [400_000, 400_000, 4000, 2000];
-  for (const [i, directory] of levels.entries())
-    writeFileSync(join(directory, 'cpu.rt_runtime_us'), String(microseconds[i]));
+  const file = (directory: string) => join(directory, 'cpu.rt_runtime_us');
+  const above: string[] = [];
+  for (let each = dirname(pod); existsSync(file(each)); each = dirname(each)) {
+    if (Number(readFileSync(file(each), 'utf8')) > 0) break;
+    above.unshift(each);
+  }
+  for (const each of above) writeFileSync(file(each), '200000');
+  writeFileSync(file(pod), '4000');
+  writeFileSync(file(container), '2000');
 }
 
 /** Soft and hard limit of locked memory. */

@@ -363,7 +363,6 @@ export class ModelAgent {
           return true;
         },
       },
-      devicePolicy: { apply: nothing },
       hypervisor: { adjustResources: nothing, handleHousekeeping: nothing },
       downwardMetrics: { startServer: nothing, stopServer: () => {} },
       migrationProxy: { stopTargetListener: () => {}, stopSourceListener: () => {} },

@@ -58,7 +58,6 @@ describe.runIf(isRoot)('what the helper refuses', () => {
     const bridge = { case: 'bridge', value: { dhcp: { ipamDisabled: true } } } as const;
     const attachments = [{ network: 'default', podInterface: 'eth0', primary: true, binding: bridge }];
     const storage = () => helper.client(StorageService);
-    const kernelBoot = { case: 'kernelBoot', value: {} } as const;
     return [
       ['Identify', () => helper.client(PodService).identify({ pod: ref })],
       ['GetSelinuxContext', () => helper.client(PodService).getSelinuxContext({ pod: ref })],
@@ -73,9 +72,11 @@ describe.runIf(isRoot)('what the helper refuses', () => {
       ],
       ['Observe', () => helper.client(NetworkService).observe({ pod: ref })],
       ['Apply', () => helper.client(NetworkService).apply({ pod: ref, attachments })],
-      ['StatContainerDisk', () => storage().statContainerDisk({ pod: ref, container: kernelBoot })],
-      ['MountContainerDisk', () => storage().mountContainerDisk({ pod: ref })],
-      ['MountKernelArtifact', () => storage().mountKernelArtifact({ pod: ref, imagePath: '/vmlinuz' })],
+      ['StatContainerDisks', () => storage().statContainerDisks({ pod: ref, kernelBoot: true })],
+      [
+        'MountContainerDisks',
+        () => storage().mountContainerDisks({ pod: ref, disks: [{}], kernelArtifacts: ['/vmlinuz'] }),
+      ],
       ['PlugFilesystem', () => helper.client(HotplugService).plugFilesystem({ pod: ref, ...plug })],
       [
         'PlugBlock',

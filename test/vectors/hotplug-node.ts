@@ -23,6 +23,8 @@ export interface HotplugWorld {
   readonly attachPods: Readonly<Record<string, Readonly<Record<string, string>>>> | null;
   readonly record: unknown;
   readonly failUnmount: readonly string[] | null;
+  /** virt-handler finds no device cgroup. */
+  readonly nilCgroupManager?: boolean;
 }
 
 /** A UUID that the name of a pod or VMI always gets; the empty name has none. */
@@ -55,7 +57,10 @@ export class HotplugNode implements HotplugHelper {
     directory: string,
     private readonly world: HotplugWorld,
     host: string,
+    /** Whether the pass plugs: what is there already was plugged by an earlier one, recorded or not. */
+    plugging: boolean,
   ) {
+    const recorded = JSON.stringify(world.record ?? null);
     const policy = createPolicy({ kubeletPodsDir: podsDir });
     const native = fakeNative({ ...new FakeLaunchers().methods, ...this.#native() });
     this.#plugged = new PluggedDevices(directory, policy.maxPluggedDevices);
@@ -63,9 +68,10 @@ export class HotplugNode implements HotplugHelper {
       this.#names.set(podUid(name), name);
       const parsed = new Map(Object.entries(entries).map(([entry, text]) => [entry, parseEntry(text)]));
       this.#launchers.set(podUid(name), parsed);
-      // A node that is there was made by the helper.
+      // A node that is recorded was made by the helper.
       for (const [entry, { device }] of parsed) {
-        if (device !== undefined) this.#plugged.remember(podUid(name), entry, device);
+        const known = plugging || recorded.includes(`/${entry}"`);
+        if (device !== undefined && known) this.#plugged.remember(podUid(name), entry, device);
       }
     }
     for (const name of Object.keys(world.attachPods ?? {})) this.#names.set(podUid(name), name);

@@ -1,4 +1,5 @@
 /** KubeVirt's network set-up vectors (nmstate JSON) and the helper's messages, one in terms of the other. */
+import { isIP } from 'node:net';
 import { expect } from 'vitest';
 import type { BindingPlugins } from '../../agent/network/bindings.js';
 import { formatCidr, maskedNetwork, parseCidr } from '../../agent/network/ip.js';
@@ -75,10 +76,10 @@ export function observed(status: NmstateStatus) {
     })),
     (status.routes.running ?? [])
       .filter((route) => (route['table-id'] ?? 254) === 254)
-      .map((route) => ({
-        destination: route.destination,
-        gateway: route['next-hop-address'] ?? '',
-        link: route['next-hop-interface'] ?? '',
+      .map(({ destination, 'next-hop-address': gateway = '', 'next-hop-interface': link = '' }) => ({
+        destination,
+        gateway: isIP(gateway) ? gateway : '',
+        link,
       })),
   );
 }

@@ -191,10 +191,16 @@ describe('libvirt-quantity', () => {
       'libvirt-quantity',
     ),
   )('REC-036 $name', ({ input, expected }) => {
-    // Where KubeVirt's 64-bit arithmetic wraps round to a negative size, the size is unknown here.
-    const wanted = expected?.quantity.startsWith('-') ? undefined : expected?.quantity;
-    expect(libvirtQuantity(BigInt(String(input.value)), input.unit)).toBe(wanted);
+    // Where KubeVirt's 64-bit arithmetic wraps round, the size is unknown here.
+    const wraps = BigInt(input.value) * bytesOf(input.unit) >= 2n ** 63n;
+    expect(libvirtQuantity(BigInt(input.value), input.unit)).toBe(wraps ? undefined : expected?.quantity);
   });
+
+  function bytesOf(unit: string): bigint {
+    const [, prefix = '', decimal] = /^([KMGTPE])i?(B?)/i.exec(unit) ?? [];
+    const power = BigInt(' KMGTPE'.indexOf(prefix.toUpperCase() || ' '));
+    return decimal === 'B' && !unit.includes('i') ? 1000n ** power : 1024n ** power;
+  }
 });
 
 describe('migratable', () => {
@@ -357,6 +363,6 @@ describe('volume-status', () => {
     );
     expect(shown).toEqual(expected.volumeStatus ?? []);
     expect(result.events.filter(({ reason }) => reason !== 'Migrated')).toEqual(expected.events);
-    expect(result.requeueAfterSeconds).toEqual(expected.requeueAfter.map(({ seconds }) => seconds));
+    expect(result.volumesOnTheirWay).toBe(expected.requeueAfter.length > 0);
   });
 });

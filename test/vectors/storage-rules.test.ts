@@ -2,8 +2,8 @@ import { create } from '@bufbuild/protobuf';
 import { describe, expect, it } from 'vitest';
 import type { Vmi } from '../../agent/api/vmi.js';
 import { type DiskPodState, HelperContainerDisks } from '../../agent/storage/container-disks.js';
-import { MountKernelArtifactRequestSchema } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
-import { mountKernelArtifact } from '../../privhelper/policy/images.js';
+import { MountContainerDisksRequestSchema } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
+import { mountContainerDisks } from '../../privhelper/policy/images.js';
 import { createPolicy } from '../../privhelper/policy/policy.js';
 import { refA } from '../unit/privhelper/fakes.js';
 import { silentLog } from '../unit/status/fakes.js';
@@ -93,17 +93,17 @@ describe('container-disk', () => {
   );
 
   // What names no file in a directory is refused.
-  const nameless = ['', '/', 'a/'];
+  const isNameless = (path: string) => ['', '.', '..'].includes(path.split('/').at(-1) ?? '');
   it.each(diskCases.filter(({ input }) => input.op === 'kernelBootLauncherPath'))(
     'STO-011 $name',
     ({ input: { artifact = '' }, expected }) => {
-      const request = create(MountKernelArtifactRequestSchema, { pod: refA, imagePath: artifact });
-      if (nameless.includes(artifact)) {
-        expect(() => mountKernelArtifact.parse(createPolicy(), request)).toThrow('image_path');
+      const request = create(MountContainerDisksRequestSchema, { pod: refA, kernelArtifacts: [artifact] });
+      if (isNameless(artifact)) {
+        expect(() => mountContainerDisks.parse(createPolicy(), request)).toThrow('kernel_artifacts[0]');
         return;
       }
-      const { name } = mountKernelArtifact.parse(createPolicy(), request);
-      expect(`/var/run/kubevirt/container-disks/kernel-boot/${name}`).toBe(expected.launcherPath);
+      const [image] = mountContainerDisks.parse(createPolicy(), request).images;
+      expect(`/var/run/kubevirt/container-disks/kernel-boot/${image?.name}`).toBe(expected.launcherPath);
     },
   );
 

@@ -89,7 +89,9 @@ describe('ghost_records', () => {
       for (const [file, content] of Object.entries(input.files ?? {}))
         writeFileSync(join(directory, file), content);
       store.load();
-      expect(store.list()).toEqual(expected.records);
+      const byKey = (records: readonly object[]) =>
+        records.map((record) => JSON.stringify(Object.entries(record).sort())).sort();
+      expect(byKey(store.list())).toEqual(byKey(expected.records ?? []));
       const error = attempt(() => store.delete(input.thenDelete ?? ''));
       expect(error).toBe(
         expected.deleteError?.replaceAll('/var/run/kubevirt-private/ghost-records', '<root>') ?? null,
@@ -161,6 +163,21 @@ describe('reading defensively', () => {
     expect(lines).toHaveLength(5);
     expect(readdirSync(directory)).toHaveLength(6);
     rmSync(outside, { recursive: true });
+  });
+
+  it('REC-044 a record without UID is read, and cannot be deleted', () => {
+    writeFileSync(join(directory, 'u1'), '{"name":"n","namespace":"ns","socketFile":"/s"}');
+    writeFileSync(join(directory, 'u2'), 'null');
+    store.load();
+    expect(store.list().map(({ name }) => name)).toEqual(['n', '']);
+    expect(attempt(() => store.delete('ns/n'))).toBe('unable to remove ghost record with empty UID');
+    expect(readdirSync(directory)).toHaveLength(2);
+  });
+
+  it('REC-044 a stored socket with a slash at its end is the same socket', () => {
+    store.add({ name: 'n', namespace: 'ns', socketFile: '/s//1/', uid: 'u1' });
+    store.add({ name: 'n', namespace: 'ns', socketFile: '/s/1', uid: 'u1' });
+    expect(store.findBySocket('/s/1')?.uid).toBe('u1');
   });
 
   it('REC-044 a write that was cut short leaves nothing that is read', () => {

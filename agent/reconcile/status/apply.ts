@@ -21,8 +21,6 @@ import { paused } from './paused.js';
 import { softwareEmulation } from './software-emulation.js';
 import { volumeStatuses } from './volume-status.js';
 
-const volumePollSeconds = 1;
-
 /**
  * Everything of updateVMIStatus but phase, Synchronized, transition timestamps and the write, in its
  * order, on a copy of the VMI. Throws what makes the write impossible (network status, guest agent,
@@ -53,7 +51,7 @@ export async function applyStatusRules(
   return {
     vmi,
     events: [...volumes.events, ...conditionEvents],
-    requeueAfterSeconds: volumes.refresh ? [volumePollSeconds] : [],
+    volumesOnTheirWay: volumes.onTheirWay,
   };
 }
 
@@ -101,7 +99,7 @@ function podOnNode({ status }: Vmi): string | undefined {
 
 async function setVolumeStatus(vmi: Vmi, domain: Domain | undefined, ports: StatusPorts, now: number) {
   const entries = vmi.status.volumeStatus ?? [];
-  if (entries.length === 0) return { events: [], refresh: false };
+  if (entries.length === 0) return { events: [], onTheirWay: false };
   const mounted = new Set<string>();
   for (const { name, hotplugVolume } of entries) {
     if (hotplugVolume && (await isMounted(vmi, name, hotplugVolume.attachPodUID ?? '', ports)))

@@ -52,8 +52,9 @@ export function guestAgentObstacle(
 
 /** The same for an agent that tells its commands. */
 export function commandObstacle(vmi: Vmi, commands: GuestAgentInfo['supportedCommands']): string | undefined {
-  const enabled = new Set(commands.filter((command) => command.enabled).map(({ name }) => name));
-  const can = (required: readonly string[]) => required.every((command) => enabled.has(command));
+  // Of a command that is listed twice the later entry counts.
+  const enabled = new Map(commands.map((command) => [command.name, command.enabled]));
+  const can = (required: readonly string[]) => required.every((command) => enabled.get(command) === true);
   const lacks = (purpose: string) => `This guest agent doesn't support required ${purpose} commands`;
   if (!can(basicCommands)) return lacks('basic');
   const credentials = vmi.spec.accessCredentials ?? [];
@@ -96,7 +97,7 @@ export function agentConnected(
 }
 
 export function isAgentConnected(conditions: readonly Condition[]): boolean {
-  return findCondition(conditions, connected)?.status === 'True';
+  return findCondition(conditions, connected) !== undefined;
 }
 
 /** Only to be asked while the agent is connected. `now`: RFC 3339. */

@@ -1,6 +1,6 @@
 import type { Domain } from '../../api/domain.js';
+import { formatQuantity, type QuantityFormat } from '../../api/quantity.js';
 import type { VmiStatus } from '../../api/vmi.js';
-import { formatQuantity, type QuantityFormat } from '../quantity.js';
 
 const units: ReadonlyMap<string, readonly [factor: bigint, format: QuantityFormat]> = new Map([
   ['b', [1n, 'binary']],

@@ -12,7 +12,9 @@ export function networkObstacle(vmi: Vmi, plugins: BindingPlugins): string | und
   const iface = interfaces.find((candidate) => candidate.name === podNetwork.name);
   if (iface === undefined) return `no primary interface found for network ${podNetwork.name}`;
   if (iface.masquerade || iface.passtBinding) return undefined;
-  if (iface.bridge && vmi.metadata.annotations?.[allowPodBridge] !== undefined) return undefined;
-  if (pluginOf(iface, plugins)?.migration !== undefined) return undefined;
+  const movable = iface.bridge
+    ? vmi.metadata.annotations?.[allowPodBridge] !== undefined
+    : pluginOf(iface, plugins)?.migration != null;
+  if (movable) return undefined;
   return 'cannot migrate VMI which does not use masquerade or a migratable plugin to connect to the pod network';
 }

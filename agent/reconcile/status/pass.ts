@@ -72,6 +72,6 @@ export interface StatusResult {
   readonly vmi: Vmi;
   /** In the order in which they are to be recorded. */
   readonly events: readonly StatusEvent[];
-  /** The key is wanted again after each of these. */
-  readonly requeueAfterSeconds: readonly number[];
+  /** Nobody may tell when they get on: they have to be looked at again. */
+  readonly volumesOnTheirWay: boolean;
 }

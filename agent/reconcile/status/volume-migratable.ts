@@ -52,6 +52,7 @@ function sharedClaim(claim: string, modes: readonly string[] | undefined, isMigr
 function isReadOnlyShare(vmi: Vmi, name: string): boolean {
   const devices = vmi.spec.domain?.devices;
   if (devices?.filesystems?.some((filesystem) => filesystem.name === name)) return true;
-  const disk = devices?.disks?.find((candidate) => candidate.name === name);
-  return !!disk?.cdrom && disk.cdrom.readonly !== false;
+  return (devices?.disks ?? []).some(
+    (disk) => disk.name === name && disk.cdrom != null && disk.cdrom.readonly !== false,
+  );
 }

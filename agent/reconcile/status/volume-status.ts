@@ -16,8 +16,8 @@ export interface VolumeStatusInput {
 export interface VolumeStatusResult {
   readonly volumeStatus: VolumeStatus[];
   readonly events: StatusEvent[];
-  /** Some volume is on its way: look again in a second. */
-  readonly refresh: boolean;
+  /** Some are to be looked at again although nothing may announce it. */
+  readonly onTheirWay: boolean;
 }
 
 export function volumeStatuses({ vmi, domain, mounted, now }: VolumeStatusInput): VolumeStatusResult {
@@ -27,22 +27,22 @@ export function volumeStatuses({ vmi, domain, mounted, now }: VolumeStatusInput)
     ...(vmi.spec.volumes ?? []).map((volume) => volume.name),
     ...(vmi.spec.utilityVolumes ?? []).map((volume) => volume.name),
   ]);
-  let refresh = false;
+  let onTheirWay = false;
   const next = current.map((entry) => {
     let status: VolumeStatus = { ...entry, target: targets.get(entry.name) ?? '' };
     if (entry.hotplugVolume) {
-      if (status.target === '') refresh = true;
+      if (status.target === '') onTheirWay = true;
       status = hotplugStep(status, mounted.has(entry.name), inSpec.has(entry.name));
     }
     if (entry.memoryDumpVolume) {
       const step: DumpStep = memoryDumpStep(status, vmi.metadata.name, domain, now);
-      if (step.refresh) refresh = true;
+      if (step.refresh) onTheirWay = true;
       status = step.status;
     }
     return status;
   });
   const sorted = next.toSorted((a, b) => Buffer.compare(Buffer.from(a.name), Buffer.from(b.name)));
-  return { volumeStatus: sorted, events: volumeEvents(current, sorted), refresh };
+  return { volumeStatus: sorted, events: volumeEvents(current, sorted), onTheirWay };
 }
 
 /** Alias -> target device, for disks that have a medium. */

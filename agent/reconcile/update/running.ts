@@ -6,22 +6,13 @@ import type { VmMemory } from '../cleanup.js';
 import type { ControllerDeps } from '../deps.js';
 import { asError, explained } from '../errors.js';
 import type { VmiPass } from '../pass.js';
-import { keepDevicePolicy } from './device-policy.js';
 import { type HotplugMountDeps, mountHotplugVolumes } from './hotplug-mount.js';
 import { sriovHotplugPending } from './sriov-hotplug.js';
 
 export type RunningDeps = HotplugMountDeps &
   Pick<
     ControllerDeps,
-    | 'clients'
-    | 'pods'
-    | 'devicePolicy'
-    | 'hypervisor'
-    | 'downwardMetrics'
-    | 'networks'
-    | 'clock'
-    | 'log'
-    | 'timeline'
+    'clients' | 'pods' | 'hypervisor' | 'downwardMetrics' | 'networks' | 'clock' | 'log' | 'timeline'
   > & { readonly memory: VmMemory };
 
 /** Returns an error that the VM is synchronised in spite of; throws any other. */
@@ -32,7 +23,6 @@ export async function keepRunning(
 ): Promise<Error | undefined> {
   await hotplugSriov(deps, pass, launcherVmi);
   await mountHotplugVolumes(deps, pass, launcherVmi);
-  await keepDevicePolicy(deps, launcherVmi);
   await explained('failed to getting memory dump', () => dumpMemory(deps, launcherVmi));
   await explained('failed to detect isolation for launcher pod', () => deps.pods.identify(launcherVmi));
   await deps.downwardMetrics.startServer(launcherVmi);

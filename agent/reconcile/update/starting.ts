@@ -5,20 +5,10 @@ import { vmiInterfaces, vmiNetworks } from '../../network/vmi-network.js';
 import type { ControllerDeps } from '../deps.js';
 import { explained } from '../errors.js';
 import type { VmiPass } from '../pass.js';
-import { mountHotplugVolumes } from './hotplug-mount.js';
+import { type HotplugMountDeps, lookAgain, mountHotplugVolumes } from './hotplug-mount.js';
 
-export type StartingDeps = Pick<
-  ControllerDeps,
-  | 'clients'
-  | 'containerDisks'
-  | 'hotplug'
-  | 'networks'
-  | 'devices'
-  | 'hypervisor'
-  | 'queue'
-  | 'events'
-  | 'timeline'
->;
+export type StartingDeps = HotplugMountDeps &
+  Pick<ControllerDeps, 'clients' | 'containerDisks' | 'networks' | 'devices' | 'hypervisor' | 'timeline'>;
 
 /** Every step may be repeated. False: something is not there yet, the key comes back. */
 export async function prepareStart(deps: StartingDeps, pass: VmiPass, launcherVmi: Vmi): Promise<boolean> {
@@ -36,7 +26,7 @@ export async function prepareStart(deps: StartingDeps, pass: VmiPass, launcherVm
   deps.timeline?.mark(pass.ref, 'container disks mounted', 'helper');
   await mountHotplugVolumes(deps, pass, launcherVmi);
   if (!hotplugVolumesReady(launcherVmi)) {
-    deps.queue.addAfter(pass.key, 1000);
+    lookAgain(deps, pass);
     return false;
   }
   const networks = networksForStart(vmiNetworks(launcherVmi), vmiInterfaces(launcherVmi));

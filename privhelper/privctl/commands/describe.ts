@@ -43,6 +43,7 @@ const effects: Readonly<Record<Effect, string>> = {
   [Effect.READ]: 'looks',
   [Effect.CHANGES_POD]: 'changes pod',
   [Effect.CHANGES_HELPER]: 'changes helper',
+  [Effect.CHANGES_NODE]: 'changes node',
 };
 
 export function capabilityNames({ capabilities }: Declaration): string {

@@ -71,7 +71,7 @@ export interface SecurityContext {
   readonly capabilities?: { readonly drop?: readonly string[]; readonly add?: readonly string[] };
   readonly seccompProfile?: SeccompProfile;
   readonly appArmorProfile?: { readonly type: string };
-  readonly seLinuxOptions?: { readonly type?: string };
+  readonly seLinuxOptions?: { readonly type?: string; readonly level?: string };
 }
 
 export interface VolumeMount {

@@ -77,14 +77,28 @@ export async function buildGuestDisk(options: GuestDiskOptions): Promise<void> {
   writeFileSync(options.path, disk);
 }
 
-/** Where data.S has the text that it prints. */
-const textOffset = 256;
+/** Where drives.S finds the name of a drive. */
+const nameOffset = 256;
 
-/** A disk that a guest can boot from, upon which it says `text` and that of the next drive, if there is one. */
-export async function buildDataDisk(path: string, text: string): Promise<void> {
+/**
+ * A disk whose guest waits for two more, starting again and again, and then says of each when it can read it and when it
+ * cannot any more: {@link driveLines}. It knows no power button.
+ */
+export async function buildWatchingDisk(path: string): Promise<void> {
   const disk = Buffer.alloc(diskBytes);
-  (await assemble('data')).copy(disk);
-  disk.write(`${text}\r\n\0`, textOffset, 'latin1');
+  (await assemble('drives')).copy(disk);
+  writeFileSync(path, disk);
+}
+
+/** What that guest says of a {@link buildDataDisk}. */
+export const driveLines = {
+  reads: (name: string) => `guest: reads ${name}`,
+  loses: (name: string) => `guest: loses ${name}`,
+} as const;
+
+export function buildDataDisk(path: string, name: string): void {
+  const disk = Buffer.alloc(diskBytes);
+  disk.write(`${name}\r\n\0`, nameOffset, 'latin1');
   writeFileSync(path, disk);
 }
 
@@ -100,7 +114,7 @@ function readKernel(): Buffer {
 }
 
 /** A boot sector, with what follows it. */
-async function assemble(program: 'boot' | 'data'): Promise<Buffer> {
+async function assemble(program: 'boot' | 'drives'): Promise<Buffer> {
   const directory = mkdtempSync(join(tmpdir(), 'vp-boot-'));
   try {
     const object = join(directory, 'boot.o');

@@ -107,7 +107,7 @@ export class PasstGuest extends Station {
     await this.ip('link', 'set', link, 'up');
   }
 
-  /** Asks for an IPv4 address and takes it. An IPv6 address comes by router advertisement. */
+  /** Asks for an IPv4 address and takes it. */
   async dhcp(): Promise<Lease> {
     const script = join(repositoryRoot(), 'test/harness/guest/udhcpc.sh');
     const said = await runInNetns(this.pid, 'udhcpc', [
@@ -116,6 +116,19 @@ export class PasstGuest extends Station {
     const [, address, gateway] = /^lease (\S+) via (\S+)$/m.exec(said) ?? [];
     if (address === undefined || gateway === undefined) throw new Error(`no lease: ${said}`);
     return { address, gateway };
+  }
+
+  /**
+   * Waits until the IPv6 address of the router advertisement may be used. What the guest sends before that has
+   * its link's address, and passt takes the last address that it saw for the guest's: the unspecified one of
+   * duplicate address detection as well.
+   */
+  async autoconfigured(): Promise<void> {
+    await waitFor('an IPv6 address', 2 * deadlineMs, async () =>
+      (await this.ip('-6', '-o', 'addr', 'show', 'dev', link, 'scope', 'global', '-tentative')).includes(
+        link,
+      ),
+    );
   }
 
   async stop(): Promise<void> {

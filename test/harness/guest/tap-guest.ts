@@ -19,7 +19,7 @@ const program = (name: string) => join(repositoryRoot(), 'test/harness/guest', n
 async function startProgram(node: HarnessNode, netnsPid: number, name: string, args: readonly string[]) {
   const started = start(
     'nsenter',
-    [`--net=/proc/${netnsPid}/ns/net`, '--', 'python3', program(name), ...args],
+    [`--net=/proc/${netnsPid}/ns/net`, '--', '/usr/bin/python3', program(name), ...args],
     {
       stdio: ['pipe', 'pipe', 'pipe'],
       cwd: '/',
@@ -118,7 +118,11 @@ export class Station {
 
   /** Asks for a lease on a link without an address; null when nobody answers within `seconds`. */
   async askLease(link: string, seconds: number): Promise<GuestLease | null> {
-    const answer = await runInNetns(this.pid, 'python3', [program('dhcp-client.py'), link, String(seconds)]);
+    const answer = await runInNetns(this.pid, '/usr/bin/python3', [
+      program('dhcp-client.py'),
+      link,
+      String(seconds),
+    ]);
     return JSON.parse(answer) as GuestLease | null;
   }
 
@@ -129,7 +133,7 @@ export class Station {
   }
 
   #traffic(...args: string[]): Promise<string> {
-    return runInNetns(this.pid, 'python3', [program('traffic.py'), ...args]);
+    return runInNetns(this.pid, '/usr/bin/python3', [program('traffic.py'), ...args]);
   }
 }
 

@@ -4,19 +4,8 @@ import type { Vmi } from '../../../agent/api/vmi.js';
 import { CmdInfo } from '../../../gen/kubevirt/cmd/info/info_pb.js';
 import { Cmd, type VMI, type VMIRequest } from '../../../gen/kubevirt/cmd/v1/cmd_pb.js';
 import type { DomainManager } from './domain-manager.js';
+import type { Faults } from './faults.js';
 import { addService, type Handlers } from './grpc.js';
-
-/** Misbehaviour on demand. */
-export interface Faults {
-  /** Calls are taken and never answered. */
-  readonly hang: boolean;
-  readonly slowSyncMs: number;
-  /** The guest keeps NICs that are to be unplugged until `release-nics` is in the private directory. */
-  readonly holdNics: boolean;
-  readonly cmdVersions: readonly number[];
-}
-
-export const noFaults: Faults = { hang: false, slowSyncMs: 0, holdNics: false, cmdVersions: [1] };
 
 export interface CmdServerOptions {
   readonly manager: DomainManager;
@@ -68,6 +57,7 @@ function parseVmi(vmi: VMI | undefined): Vmi {
 export function addCmdServices(server: Server, options: CmdServerOptions): void {
   const { manager, faults } = options;
   const serialized = createLock();
+  let hostDeviceFailures = 0;
   const onVmi = (work: (vmi: Vmi, request: VMIRequest) => Promise<void>) => async (request: VMIRequest) =>
     outcome(async () => work(parseVmi(request.vmi), request));
   const onVmiSerialized = (work: (vmi: Vmi, request: VMIRequest) => Promise<void>) =>
@@ -90,6 +80,10 @@ export function addCmdServices(server: Server, options: CmdServerOptions): void 
     deleteVirtualMachine: onVmi((vmi) => manager.delete(vmi)),
     resetVirtualMachine: onVmi((vmi) => manager.reset(vmi)),
     softRebootVirtualMachine: onVmi((vmi) => manager.softReboot(vmi)),
+    hotplugHostDevices: onVmiSerialized(async (vmi) => {
+      if (hostDeviceFailures++ < faults.hostDeviceFailures) throw new Error('the device is not there yet');
+      await manager.hotplugHostDevices(vmi);
+    }),
     signalTargetPodCleanup: onVmi(async (vmi) => options.onTargetPodCleanup(vmi)),
     getDomain: () => answer('domain', async () => (await manager.domains())[0]),
     getDomainStats: () => answer('domainStats', () => manager.stats()),

@@ -156,7 +156,7 @@ export class DhcpServers {
   }
 
   #spawn(program: string, lease: DhcpLease): Promise<void> {
-    const child = spawn('python3', [program, JSON.stringify(lease)], {
+    const child = spawn('/usr/bin/python3', [program, JSON.stringify(lease)], {
       stdio: ['ignore', 'pipe', 'inherit'],
     });
     this.#children.set(lease.interface, child);

@@ -211,6 +211,7 @@ export function machineSpec(
       ...(empty['Devices'] as JsonObject),
       Emulator: '/usr/bin/qemu-system-x86_64',
       Interfaces: listOrNull(config.nics.map(interfaceDocument)),
+      HostDevices: listOrNull((config.sriovNetworks ?? []).map(hostDeviceDocument)),
       Controllers: [
         controller('usb', 'none', active ? 'usb' : undefined),
         controller('sata', '', active ? 'ide' : undefined),
@@ -316,6 +317,17 @@ function interfaceDocument(nic: MachineNic): JsonObject {
     ACPI: null,
     Backend: null,
     PortForward: null,
+  };
+}
+
+function hostDeviceDocument(network: string): JsonObject {
+  return {
+    XMLName: { Space: '', Local: 'hostdev' },
+    Source: { Address: null },
+    Type: 'pci',
+    BootOrder: null,
+    Managed: 'no',
+    Alias: alias(`sriov-${network}`, true),
   };
 }
 

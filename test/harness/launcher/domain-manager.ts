@@ -13,7 +13,14 @@ import {
 import { invalidOperation, Lifecycle, type LifecycleEvent, reasonName, State, stateName } from './libvirt.js';
 import type { Machine, MachineConfig, MachineDisk, MachineListener, MachineStats } from './machine.js';
 import type { DomainName, Observation } from './notifications.js';
-import { domainName, machineConfig, nicsAfterHotplug, type PodPaths, pluggedDisks } from './vmi-machine.js';
+import {
+  domainName,
+  machineConfig,
+  nicsAfterHotplug,
+  type PodPaths,
+  pluggedDisks,
+  sriovNetworks,
+} from './vmi-machine.js';
 
 /** Commands on the domain. Failures are thrown; a LibvirtError keeps libvirt's code. */
 export interface DomainManager {
@@ -25,6 +32,8 @@ export interface DomainManager {
   shutdown(vmi: Vmi): Promise<void>;
   kill(vmi: Vmi): Promise<void>;
   delete(vmi: Vmi): Promise<void>;
+  /** Plugs the SR-IOV devices that the pod has got. */
+  hotplugHostDevices(vmi: Vmi): Promise<void>;
   /** Documents of all domains that libvirt knows. */
   domains(): Promise<JsonObject[]>;
   /** `null` when there are none. */
@@ -154,6 +163,13 @@ export class MachineDomainManager implements DomainManager {
     if (nics === config.nics) return;
     await this.#machine.setNics(nics);
     this.#defined = { name, config: { ...config, nics } };
+    this.options.onEvent(undefined);
+  }
+
+  async hotplugHostDevices(vmi: Vmi): Promise<void> {
+    this.#existing(vmi);
+    const { name, config } = await this.#define(vmi);
+    this.#defined = { name, config: { ...config, sriovNetworks: sriovNetworks(vmi) } };
     this.options.onEvent(undefined);
   }
 

@@ -1,6 +1,6 @@
 /** Command line of the launcher and its monitor: the real one's flags that matter here, and the harness's. */
 import { parseArgs } from 'node:util';
-import { type Faults, noFaults } from './cmd-server.js';
+import { type Faults, noFaults } from './faults.js';
 
 export interface LauncherFlags {
   readonly name: string;
@@ -45,6 +45,7 @@ export function parseFlags(args: readonly string[]): LauncherFlags {
       'fault-hang': { type: 'boolean', default: false },
       'fault-slow-sync': { type: 'string', default: '0s' },
       'fault-hold-nics': { type: 'boolean', default: false },
+      'fault-host-devices': { type: 'string', default: '0' },
       'fault-version': { type: 'string', default: '' },
     },
   });
@@ -65,6 +66,7 @@ export function parseFlags(args: readonly string[]): LauncherFlags {
       hang: values['fault-hang'],
       slowSyncMs: milliseconds(values['fault-slow-sync']),
       holdNics: values['fault-hold-nics'],
+      hostDeviceFailures: Number(values['fault-host-devices']),
       cmdVersions:
         values['fault-version'] === ''
           ? noFaults.cmdVersions

@@ -2,10 +2,11 @@
 import { existsSync, mkdirSync, renameSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { Server, ServerCredentials } from '@grpc/grpc-js';
-import { addCmdServices, type Faults } from './cmd-server.js';
+import { addCmdServices } from './cmd-server.js';
 import { DhcpServers } from './dhcp.js';
 import { MachineDomainManager } from './domain-manager.js';
 import { EventLoop } from './event-loop.js';
+import type { Faults } from './faults.js';
 import type { Machine, MachineListener } from './machine.js';
 import { Notifier, type NotifierTimes } from './notifier.js';
 

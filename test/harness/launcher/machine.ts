@@ -35,6 +35,8 @@ export interface MachineConfig {
   readonly acpi: boolean;
   readonly disks: readonly MachineDisk[];
   readonly nics: readonly MachineNic[];
+  /** Networks whose SR-IOV device it has; there is no device behind. */
+  readonly sriovNetworks?: readonly string[];
   /** Directory of the pid file; the machine's own sockets go there too. */
   readonly runDirectory: string;
   /** Directory of `virt-serial0`, `virt-serial0-log` and `virt-vnc`. */

@@ -24,6 +24,8 @@ export interface StartLauncherOptions {
     readonly slowSyncSeconds?: number;
     /** The guest keeps NICs that are to be unplugged until `releaseNics` is called. */
     readonly holdNics?: boolean;
+    /** How often HotplugHostDevices fails before it succeeds. */
+    readonly hostDevices?: number;
     readonly versions?: readonly number[];
     readonly simulateCrash?: boolean;
   };
@@ -76,6 +78,7 @@ function flags(options: StartLauncherOptions): string[] {
     ...(faults.hang === true ? ['--fault-hang'] : []),
     ...(faults.slowSyncSeconds === undefined ? [] : ['--fault-slow-sync', `${faults.slowSyncSeconds}s`]),
     ...(faults.holdNics === true ? ['--fault-hold-nics'] : []),
+    ...(faults.hostDevices === undefined ? [] : ['--fault-host-devices', String(faults.hostDevices)]),
     ...(faults.versions === undefined ? [] : ['--fault-version', faults.versions.join(',')]),
     ...(faults.simulateCrash === true ? ['--simulate-crash'] : []),
   ];

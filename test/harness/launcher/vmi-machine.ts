@@ -71,8 +71,22 @@ function linkAttribute(paths: PodPaths, link: string, attribute: 'address' | 'mt
   }
 }
 
+/** Those with a tap. */
 function interfacesOf(vmi: Vmi) {
-  return vmi.spec.domain.devices.interfaces ?? [];
+  return (vmi.spec.domain.devices.interfaces ?? []).filter(({ sriov }) => sriov == null);
+}
+
+/** Networks of SR-IOV interfaces that Multus has plugged. */
+export function sriovNetworks(vmi: Vmi): string[] {
+  return (vmi.spec.domain.devices.interfaces ?? [])
+    .filter(({ name, sriov }) => sriov != null && isPlugged(vmi, name))
+    .map(({ name }) => name);
+}
+
+function isPlugged(vmi: Vmi, network: string): boolean {
+  return (vmi.status.interfaces ?? []).some(
+    ({ name, infoSource = '' }) => name === network && infoSource.split(', ').includes('multus-status'),
+  );
 }
 
 function nicsOf(vmi: Vmi, interfaces: ReturnType<typeof interfacesOf>, paths: PodPaths): MachineNic[] {
@@ -104,14 +118,9 @@ export function nicsAfterHotplug(
 ): readonly MachineNic[] {
   const interfaces = interfacesOf(vmi);
   const absent = interfaces.filter((each) => each.state === 'absent').map((each) => each.name);
-  const plugged = (vmi.status.interfaces ?? [])
-    .filter((each) => (each.infoSource ?? '').split(', ').includes('multus-status'))
-    .map((each) => each.name);
   const come = nicsOf(
     vmi,
-    interfaces.filter(
-      ({ name }) => plugged.includes(name) && !present.some(({ network }) => network === name),
-    ),
+    interfaces.filter(({ name }) => isPlugged(vmi, name) && !present.some(({ network }) => network === name)),
     paths,
   );
   for (const { tap } of come) linkAttribute(paths, tap, 'mtu');
@@ -181,6 +190,7 @@ export function machineConfig(vmi: Vmi, paths: PodPaths): MachineConfig {
       ? disks
       : disks.map((disk, index) => ({ ...disk, bootOrder: index === 0 ? 1 : undefined })),
     nics,
+    sriovNetworks: sriovNetworks(vmi),
     runDirectory: paths.run,
     consoleDirectory: `${paths.privateDirectory}/${vmi.metadata.uid}`,
   };

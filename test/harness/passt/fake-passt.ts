@@ -43,7 +43,7 @@ export class FakePasst {
     name = '1-vm-net0.socket.repair',
   ): Promise<FakePasst> {
     const args = [program, join(volume, passtDirectory), name, `${netnsPid}`, `${connections}`];
-    const passt = new FakePasst(spawn('python3', args, { stdio: ['pipe', 'pipe', 'inherit'] }));
+    const passt = new FakePasst(spawn('/usr/bin/python3', args, { stdio: ['pipe', 'pipe', 'inherit'] }));
     await passt.line(0);
     return passt;
   }

@@ -1,6 +1,6 @@
 /** Attachment pods: each holds volumes that are plugged into the VM of a launcher pod (KubeVirt pkg/virt-controller/services/template.go). */
 import { randomUUID } from 'node:crypto';
-import { existsSync, mkdirSync } from 'node:fs';
+import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import type { HarnessNode } from './node.js';
 import type { Container, Pod } from './pod.js';
@@ -48,8 +48,8 @@ export async function startAttachment(pod: Pod, claims: readonly Claim[]): Promi
   const started = await pod.startContainer({
     name: container,
     setup: ['hostToContainer', volume, '/path', ...mounts],
-    command: ['node', '/harness/container-disk.mjs', '--copy-path', '/path/hp'],
+    command: ['/harness/container-disk', '--copy-path', '/path/hp'],
   });
-  await pod.waitUnlessExited(started, 'hp.sock', () => existsSync(join(volume, 'hp.sock')));
+  await pod.waitForListener(started, 'hp.sock');
   return started;
 }

@@ -71,6 +71,46 @@ function containerName(id: string, driver: CgroupDriver): string {
   return driver === 'cgroupfs' ? id : `cri-containerd-${id}.scope`;
 }
 
+/** Makes a cgroup below the harness's own in every hierarchy. Resolves to its directories. */
+export function makeCgroup(name: string): string[] {
+  return cgroupHierarchies().map(({ base, controllers }) => makeBelow(base, name, controllers));
+}
+
+/** Kills what is in that cgroup and removes it with everything below it. */
+export async function removeCgroup(name: string, timeoutMs: number): Promise<void> {
+  for (const directory of cgroupHierarchies().map(({ base }) => join(base, name))) {
+    await waitFor(`cgroup ${directory} to be removed`, timeoutMs, () => {
+      for (const pid of pidsBelow([directory])) signal(pid, 'SIGKILL');
+      return removeTree(directory);
+    });
+  }
+}
+
+/** What is in this process's cgroups: the directories below them, and every process. */
+export function ownCgroups(): { readonly directories: string[]; readonly pids: number[] } {
+  const bases = cgroupHierarchies().map(({ base }) => base);
+  return {
+    directories: bases.flatMap(withChildren).filter((each) => !bases.includes(each)),
+    pids: pidsBelow(bases),
+  };
+}
+
+/** A directory, with those above it as far as they are missing. */
+function makeBelow(base: string, relative: string, controllers: readonly string[]): string {
+  let directory = base;
+  for (const component of relative.split('/')) {
+    const parent = directory;
+    directory = join(directory, component);
+    mkdirSync(directory, { recursive: true });
+    if (controllers.includes('cpuset')) {
+      for (const file of ['cpuset.cpus', 'cpuset.mems']) {
+        writeFileSync(join(directory, file), readFileSync(join(parent, file)));
+      }
+    }
+  }
+  return directory;
+}
+
 /** The cgroups of one pod. */
 export class PodCgroups {
   readonly #hierarchies = cgroupHierarchies();
@@ -84,17 +124,7 @@ export class PodCgroups {
   create(containerId: string): string[] {
     return this.#hierarchies.map(({ base, controllers }) => {
       const relative = join(podPath(this.podUid, this.driver), containerName(containerId, this.driver));
-      let directory = base;
-      for (const component of relative.split('/')) {
-        const parent = directory;
-        directory = join(directory, component);
-        mkdirSync(directory, { recursive: true });
-        if (controllers.includes('cpuset')) {
-          for (const file of ['cpuset.cpus', 'cpuset.mems']) {
-            writeFileSync(join(directory, file), readFileSync(join(parent, file)));
-          }
-        }
-      }
+      const directory = makeBelow(base, relative, controllers);
       if (controllers.includes('devices')) {
         writeFileSync(join(directory, 'devices.deny'), 'a');
         for (const rule of allowedDevices) writeFileSync(join(directory, 'devices.allow'), rule);
@@ -112,13 +142,7 @@ export class PodCgroups {
 
   /** Processes of the pod in all hierarchies. */
   pids(): number[] {
-    const pids = new Set<number>();
-    for (const directory of this.directories().flatMap(withChildren)) {
-      for (const line of readIfThere(join(directory, 'cgroup.procs')).split('\n')) {
-        if (line !== '' && line !== '0') pids.add(Number(line));
-      }
-    }
-    return [...pids];
+    return pidsBelow(this.directories());
   }
 
   /** Kills every process of the pod, waits until they are gone, and removes the cgroups. */
@@ -135,6 +159,17 @@ export class PodCgroups {
       removeEmptyParents(base, podPath(this.podUid, this.driver));
     }
   }
+}
+
+/** Processes in cgroups and those below them. */
+function pidsBelow(directories: readonly string[]): number[] {
+  const pids = new Set<number>();
+  for (const directory of directories.flatMap(withChildren)) {
+    for (const line of readIfThere(join(directory, 'cgroup.procs')).split('\n')) {
+      if (line !== '' && line !== '0') pids.add(Number(line));
+    }
+  }
+  return [...pids];
 }
 
 function withChildren(directory: string): string[] {

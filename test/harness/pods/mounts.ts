@@ -17,11 +17,11 @@ function unescapeOctal(text: string): string {
 
 /** Detaches everything mounted at or below `directory`. */
 export async function unmountBelow(directory: string): Promise<void> {
-  for (const point of mountsBelow(directory)) await run('umount', ['-l', point]);
+  const points = mountsBelow(directory);
+  if (points.length > 0) await run('umount', ['-l', ...points]);
 }
 
 /** A directory that is a mount point of a shared peer group, as a node's / is. */
 export async function makeShared(directory: string): Promise<void> {
-  await run('mount', ['--bind', directory, directory]);
-  await run('mount', ['--make-shared', directory]);
+  await run('mount', ['--bind', '--make-shared', directory, directory]);
 }

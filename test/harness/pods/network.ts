@@ -6,6 +6,12 @@ export function runInNetns(pid: number, command: string, args: readonly string[]
   return run('nsenter', [`--net=/proc/${pid}/ns/net`, '--', command, ...args]);
 }
 
+/** Gives ip(8) several orders at once, in the network namespace of a process. It stops at the first that fails. */
+export function ipInNetns(pid: number, orders: readonly string[]): Promise<string> {
+  const args = [`--net=/proc/${pid}/ns/net`, '--', 'ip', '-batch', '-'];
+  return run('nsenter', args, { input: `${orders.join('\n')}\n` });
+}
+
 export interface PodLink {
   readonly podIP: string;
   readonly prefixLength: number;
@@ -27,10 +33,12 @@ export async function setUpNodeNetwork(
   prefixLength: number,
   mtu: number,
 ): Promise<void> {
-  await runInNetns(nodePid, 'ip', ['link', 'set', 'lo', 'up']);
-  await runInNetns(nodePid, 'ip', ['link', 'add', 'cni0', 'mtu', String(mtu), 'type', 'bridge']);
-  await runInNetns(nodePid, 'ip', ['addr', 'add', `${gateway}/${prefixLength}`, 'dev', 'cni0']);
-  await runInNetns(nodePid, 'ip', ['link', 'set', 'cni0', 'up']);
+  await ipInNetns(nodePid, [
+    'link set lo up',
+    `link add cni0 mtu ${mtu} type bridge`,
+    `addr add ${gateway}/${prefixLength} dev cni0`,
+    'link set cni0 up',
+  ]);
 }
 
 /** CNI ADD: a veth pair between the pod and the node's bridge, address, default route. */
@@ -40,24 +48,19 @@ export async function connectPod(
   hostLink: string,
   link: PodLink,
 ): Promise<void> {
-  const mtu = String(link.mtu);
-  await runInNetns(nodePid, 'sh', [
-    '-c',
-    'ip link add "$1" mtu "$2" type veth peer name eth0 address "$3" mtu "$2" netns "$4" && ip link set "$1" master cni0 up',
-    'sh',
-    hostLink,
-    mtu,
-    link.mac,
-    String(podPid),
+  await addPair(nodePid, podPid, hostLink, { ...link, name: 'eth0' });
+  await ipInNetns(podPid, [
+    'link set lo up',
+    `addr add ${link.podIP}/${link.prefixLength} brd + dev eth0`,
+    'link set eth0 up',
+    `route add default via ${link.gateway}`,
   ]);
-  // The container runtime lets unprivileged processes open low ports (the launcher's DHCP server needs 67).
-  await runInNetns(podPid, 'sh', [
-    '-c',
-    'ip link set lo up && ip addr add "$1" brd + dev eth0 && ip link set eth0 up && ip route add default via "$2" && echo 0 >/proc/sys/net/ipv4/ip_unprivileged_port_start',
-    'sh',
-    `${link.podIP}/${link.prefixLength}`,
-    link.gateway,
-  ]);
+}
+
+interface Link {
+  readonly name: string;
+  readonly mac: string;
+  readonly mtu: number;
 }
 
 /** CNI ADD of one more network, as Multus has it done: a veth pair to the node's bridge. */
@@ -65,30 +68,30 @@ export async function plugLink(
   nodePid: number,
   podPid: number,
   hostLink: string,
-  link: { readonly name: string; readonly mac: string; readonly mtu: number; readonly address?: string },
+  link: Link & { readonly address?: string },
 ): Promise<void> {
-  await runInNetns(nodePid, 'sh', [
-    '-c',
-    'ip link add "$1" mtu "$2" type veth peer name "$3" address "$4" mtu "$2" netns "$5" && ip link set "$1" master cni0 up',
-    'sh',
-    hostLink,
-    String(link.mtu),
-    link.name,
-    link.mac,
-    String(podPid),
-  ]);
-  await runInNetns(podPid, 'sh', [
-    '-c',
-    'ip link set "$1" up && { [ -z "$2" ] || ip addr add "$2" brd + dev "$1"; }',
-    'sh',
-    link.name,
-    link.address ?? '',
+  await addPair(nodePid, podPid, hostLink, link);
+  const address = link.address === undefined ? [] : [`addr add ${link.address} brd + dev ${link.name}`];
+  await ipInNetns(podPid, [`link set ${link.name} up`, ...address]);
+}
+
+async function addPair(
+  nodePid: number,
+  podPid: number,
+  hostLink: string,
+  { name, mac, mtu }: Link,
+): Promise<void> {
+  await ipInNetns(nodePid, [
+    `link add ${hostLink} mtu ${mtu} type veth peer name ${name} address ${mac} mtu ${mtu} netns ${podPid}`,
+    `link set ${hostLink} master cni0 up`,
   ]);
 }
 
 /** CNI DEL: the node's end of the pair takes the pod's end with it. */
 export async function disconnectPod(nodePid: number, hostLink: string): Promise<void> {
-  await runInNetns(nodePid, 'sh', ['-c', 'ip link del "$1" 2>/dev/null || true', 'sh', hostLink]);
+  await runInNetns(nodePid, 'ip', ['link', 'del', hostLink]).catch((error: Error) => {
+    if (!/Cannot find device|No such device/.test(error.message)) throw error;
+  });
 }
 
 /** Names of the links in a network namespace. */

@@ -1,18 +1,10 @@
 /** A node of the harness: kubelet's directory, a pod network, and the pods on it. */
 
 import { randomBytes } from 'node:crypto';
-import {
-  chmodSync,
-  copyFileSync,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readlinkSync,
-} from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { bundlePrograms, repositoryRoot } from './bundle.js';
+import { providePrograms } from './bundle.js';
 import { heldByProcesses, type NamespaceOwner, runVariable } from './leftovers.js';
 import { makeShared, mountsBelow, unmountBelow } from './mounts.js';
 import { linkNames, runInNetns, setUpNodeNetwork } from './network.js';
@@ -84,9 +76,7 @@ export class HarnessNode implements PodNode, NamespaceOwner {
     mkdirSync(this.programsDir, { mode: 0o755 });
     await makeShared(this.kubeletRoot);
     mkdirSync(this.podsDir, { mode: 0o750 });
-    const containerScript = join(repositoryRoot(), 'test/harness/pods/container.sh');
-    copyFileSync(containerScript, join(this.programsDir, 'container.sh'));
-    await bundlePrograms(this.programsDir);
+    await providePrograms(this.programsDir);
     const own = readlinkSync('/proc/self/ns/net');
     const holder = start('unshare', ['--net', '--', 'sleep', 'infinity'], {
       stdio: 'ignore',
@@ -120,7 +110,7 @@ export class HarnessNode implements PodNode, NamespaceOwner {
     return succeeds('nsenter', [
       `--net=/proc/${this.netnsPid}/ns/net`,
       '--',
-      'python3',
+      '/usr/bin/python3',
       join(this.programsDir, 'ping.py'),
       ip,
     ]);

@@ -19,7 +19,7 @@ import { type NamespaceOwner, runVariable } from './leftovers.js';
 import { unmountBelow } from './mounts.js';
 import { connectPod, disconnectPod, macOf, type PodLink } from './network.js';
 import type { PodNode, PodOptions } from './pod-options.js';
-import { childrenOf, readIfThere, uptime } from './proc.js';
+import { childrenOf, isListening, readIfThere, uptime } from './proc.js';
 import { type ProcessExit, run, type Spawned, signal, start, waitFor } from './run.js';
 
 /** The user of launchers of non-root VMIs. */
@@ -50,7 +50,7 @@ export interface ContainerOptions {
   readonly name: string;
   readonly command: readonly string[];
   readonly env?: Readonly<Record<string, string>>;
-  /** Mounts and devices, in the words of container.sh. */
+  /** Mounts and devices, in the words of container.cc. */
   readonly setup: readonly string[];
   /** Host path of the directory that becomes the root; a new one when absent. */
   readonly rootfs?: string;
@@ -172,10 +172,9 @@ export class Pod implements NamespaceOwner {
         ...Object.entries(files).flatMap(([path, source]) => ['copy', source, path]),
         ...['volume', this.emptyDir('container-disks'), dataDirectory],
       ],
-      command: ['node', '/harness/container-disk.mjs', '--copy-path', `/var${dataDirectory}/${socket}`],
+      command: ['/harness/container-disk', '--copy-path', `/var${dataDirectory}/${socket}`],
     });
-    const path = join(this.emptyDir('container-disks'), `${socket}.sock`);
-    await this.waitUnlessExited(container, `socket of ${name}`, () => existsSync(path));
+    await this.waitForListener(container, `${socket}.sock`);
     return container;
   }
 
@@ -207,7 +206,8 @@ export class Pod implements NamespaceOwner {
       '--',
       'sh',
       '-c',
-      'hostname "$1"; echo ready; exec sleep infinity',
+      // The container runtime lets unprivileged processes open low ports (the launcher's DHCP server needs 67).
+      'cd /proc/sys; echo "$1" >kernel/hostname; echo 0 >net/ipv4/ip_unprivileged_port_start; cd /; echo ready; exec sleep infinity',
       'sh',
       this.name.slice(0, 63),
     ]);
@@ -216,6 +216,11 @@ export class Pod implements NamespaceOwner {
       readFileSync(this.#logPath('pause'), 'utf8').includes('ready'),
     );
     this.#rememberNamespaces(pause.pid);
+  }
+
+  /** Waits until somebody listens on a socket of that file name; fails with the container's log when it ends before. */
+  async waitForListener(container: Container, socket: string): Promise<void> {
+    await this.waitUnlessExited(container, socket, () => isListening(this.#pausePid, socket));
   }
 
   /** Waits for a condition that a container is to bring about; fails with its log when it ends before. */
@@ -259,7 +264,7 @@ export class Pod implements NamespaceOwner {
     this.#disks.push('device', 'b', String(major), String(minor), '600', volume);
   }
 
-  /** Mounts and devices of a compute container, in the words of container.sh. */
+  /** Mounts and devices of a compute container, in the words of container.cc. */
   computeSetup(): string[] {
     const volumes = (Object.keys(emptyDirs) as EmptyDir[])
       // Parents before what is mounted in them.
@@ -299,7 +304,7 @@ export class Pod implements NamespaceOwner {
         ...['nsenter', `--net=${this.netns}`, `--ipc=/proc/${this.#pausePid}/ns/ipc`],
         ...[`--uts=/proc/${this.#pausePid}/ns/uts`, '--'],
         ...['unshare', '--mount', '--pid', '--fork', '--kill-child', '--propagation', 'slave', '--'],
-        ...['sh', join(this.node.programsDir, 'container.sh'), root, String(qemuUser)],
+        ...[join(this.node.programsDir, 'container'), root, String(qemuUser)],
         options.rootfs ?? '',
         ...['readOnly', this.node.programsDir, '/harness'],
         ...basics,

@@ -1,5 +1,5 @@
 /** Reading /proc, where everything may have gone by the time it is read. */
-import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
+import { closeSync, openSync, readdirSync, readFileSync, readlinkSync, readSync, statSync } from 'node:fs';
 
 /** Empty when it is not there. */
 export function readIfThere(path: string): string {
@@ -8,6 +8,24 @@ export function readIfThere(path: string): string {
   } catch {
     return '';
   }
+}
+
+/** What a file has from a position on, bytes; empty when it is not there. */
+export function readFrom(path: string, position: number): string {
+  const size = sizeIfThere(path);
+  if (size <= position) return '';
+  const file = openSync(path, 'r');
+  try {
+    const buffer = Buffer.alloc(size - position);
+    return buffer.toString('utf8', 0, readSync(file, buffer, 0, buffer.length, position));
+  } finally {
+    closeSync(file);
+  }
+}
+
+/** Bytes; 0 when it is not there. */
+export function sizeIfThere(path: string): number {
+  return statSync(path, { throwIfNoEntry: false })?.size ?? 0;
 }
 
 export function readlinkIfThere(path: string): string | undefined {
@@ -32,6 +50,17 @@ export function childrenOf(pid: number): number[] {
     .split(' ')
     .filter((text) => text !== '')
     .map(Number);
+}
+
+/**
+ * Whether a socket of that file name is listened on in the network namespace of a process. That it is there says less:
+ * it is bound first.
+ */
+export function isListening(pid: number, name: string): boolean {
+  const accepts = '00010000';
+  return readIfThere(`/proc/${pid}/net/unix`)
+    .split('\n')
+    .some((line) => line.endsWith(`/${name}`) && line.split(/ +/)[3] === accepts);
 }
 
 const clockTicksPerSecond = 100;

@@ -6,17 +6,26 @@ const execFileAsync = promisify(execFile);
 const commandTimeoutMs = 20_000;
 const maxOutputBytes = 4 * 1024 * 1024;
 
+interface RunOptions {
+  readonly timeoutMs?: number;
+  /** What the program reads from standard input; without it that is empty. */
+  readonly input?: string;
+}
+
 /** Runs a program to its end. Resolves to its output; the error of a failed one carries what it said. */
 export async function run(
   command: string,
   args: readonly string[],
-  timeoutMs: number = commandTimeoutMs,
+  { timeoutMs = commandTimeoutMs, input = '' }: RunOptions = {},
 ): Promise<string> {
-  const { stdout } = await execFileAsync(command, args, {
+  const running = execFileAsync(command, args, {
     timeout: timeoutMs,
     maxBuffer: maxOutputBytes,
     encoding: 'utf8',
   });
+  // One that ends without reading breaks the pipe; its own error tells why.
+  running.child.stdin?.on('error', () => undefined).end(input);
+  const { stdout } = await running;
   return stdout;
 }
 

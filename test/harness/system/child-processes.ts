@@ -14,24 +14,36 @@ export class ChildProcesses implements Programs {
   private readonly product: string;
   private readonly kubeconfig: string;
 
-  private constructor(private readonly node: HarnessNode) {
+  private constructor(
+    private readonly node: HarnessNode,
+    private readonly helperEnv: Readonly<Record<string, string>>,
+  ) {
     const at = (name: string) => join(node.root, name);
+    const inRun = (name: string) => join(node.root, 'run', name);
     this.product = at('product');
     this.kubeconfig = at('kubeconfig');
     this.paths = {
-      socketDir: at('run'),
-      privateDir: at('private'),
-      mountRecordDir: at('mount-state'),
-      hotplugRecordDir: at('hotplug-state'),
-      pluggedDevicesDir: at('plugged'),
+      socketDir: inRun('sockets'),
+      privateDir: inRun('private'),
+      mountRecordDir: inRun('mount-state'),
+      hotplugRecordDir: inRun('hotplug-state'),
+      pluggedDevicesDir: inRun('plugged'),
       auditFile: at('audit/audit.jsonl'),
     };
   }
 
-  static async create(node: HarnessNode): Promise<ChildProcesses> {
-    const programs = new ChildProcesses(node);
+  /** @param helperEnv more of the helper's environment */
+  static async create(
+    node: HarnessNode,
+    helperEnv: Readonly<Record<string, string>> = {},
+  ): Promise<ChildProcesses> {
+    const programs = new ChildProcesses(node, helperEnv);
     mkdirSync(programs.product);
     await run('mount', ['--bind', repositoryRoot(), programs.product]);
+    // Memory, as a node's /run is.
+    const runDir = join(node.root, 'run');
+    mkdirSync(runDir);
+    await run('mount', ['-t', 'tmpfs', '-o', 'size=64m,mode=755', 'tmpfs', runDir]);
     const { socketDir, privateDir, mountRecordDir } = programs.paths;
     for (const directory of [socketDir, mountRecordDir, join(node.root, 'audit')]) mkdirSync(directory);
     mkdirSync(privateDir, { mode: 0o755 });
@@ -79,6 +91,7 @@ export class ChildProcesses implements Programs {
       env: {
         PATH: globalThis.process.env['PATH'] ?? '',
         MY_POD_IP: '10.244.2.2',
+        ...(which === 'helper' ? this.helperEnv : {}),
       },
     });
     return { pid: process.pid, process };

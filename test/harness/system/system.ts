@@ -15,7 +15,7 @@ import { type LauncherHandle, type StartLauncherOptions, startLauncher } from '.
 import { createNode, type HarnessNode } from '../pods/node.js';
 import type { Pod } from '../pods/pod.js';
 import type { PodOptions } from '../pods/pod-options.js';
-import { readdirIfThere, readIfThere } from '../pods/proc.js';
+import { readdirIfThere, readFrom, readIfThere, sizeIfThere } from '../pods/proc.js';
 import { type Spawned, signal, waitFor } from '../pods/run.js';
 import { ChildProcesses } from './child-processes.js';
 import type { Component, MakePrograms, ProgramName, Programs } from './programs.js';
@@ -129,15 +129,17 @@ export class System {
 
   /** Starts the helper; resolves when it accepts calls. */
   async startHelper(...extra: string[]): Promise<Component> {
+    const from = this.logSize('helper');
     this.helper = await this.#launch('helper', extra);
-    await this.#waitForLog('helper', this.helper.process, '"msg":"ready');
+    await this.#waitForLog('helper', this.helper.process, '"msg":"ready', from);
     return this.helper;
   }
 
   /** Starts the agent; resolves when its caches are complete. */
   async startAgent(...extra: string[]): Promise<Component> {
+    const from = this.logSize('agent');
     this.agent = await this.#launch('agent', extra);
-    await this.#waitForLog('agent', this.agent.process, 'virt-agent is ready');
+    await this.#waitForLog('agent', this.agent.process, 'virt-agent is ready', from);
     return this.agent;
   }
 
@@ -174,10 +176,15 @@ export class System {
     return readIfThere(this.logPath(which));
   }
 
-  /** Waits until lines that match were logged `count` times since the log had `from` characters. */
+  /** Bytes. */
+  logSize(which: ProgramName): number {
+    return sizeIfThere(this.logPath(which));
+  }
+
+  /** Waits until lines that match were logged `count` times since the log had `from` bytes. */
   async logged(which: ProgramName, line: RegExp, count: number, timeoutMs: number, from = 0): Promise<void> {
     await waitFor(`${count} times ${line} in the log of the ${which}`, timeoutMs, () => {
-      const lines = this.log(which).slice(from).split('\n');
+      const lines = readFrom(this.logPath(which), from).split('\n');
       return lines.filter((text) => line.test(text)).length >= count;
     }).catch((error: Error) => {
       throw new Error(`${error.message}\n${this.tail()}`);
@@ -373,21 +380,17 @@ export class System {
     }
   }
 
-  async #waitForLog(which: ProgramName, process: Spawned, text: string): Promise<void> {
+  /** `from`: bytes that the log had before. */
+  async #waitForLog(which: ProgramName, process: Spawned, text: string, from: number): Promise<void> {
     let ended = false;
     void process.exited.then(() => {
       ended = true;
     });
-    const before = this.#ready[which];
-    const count = () => this.log(which).split(text).length - 1;
     await waitFor(`${which} to be ready`, startMs, () => {
       if (ended) throw new Error(`the ${which} ended\n${this.tail()}`);
-      return count() > before;
+      return readFrom(this.logPath(which), from).includes(text);
     }).catch((error: Error) => {
       throw new Error(`${error.message}\n${this.tail()}`);
     });
-    this.#ready[which] = count();
   }
-
-  readonly #ready = { helper: 0, agent: 0 };
 }

@@ -63,7 +63,7 @@ function datagramSocket(): Attack {
     plant: async (_world, path) => {
       const program = `import os,socket,sys; os.chdir(sys.argv[1])
 made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); made.bind(sys.argv[2]); sys.stdin.read()`;
-      holder = spawn('python3', ['-c', program, ...directoryAndName(path)], {
+      holder = spawn('/usr/bin/python3', ['-c', program, ...directoryAndName(path)], {
         stdio: ['pipe', 'ignore', 'inherit'],
       });
       await waitFor('datagram socket', deadlineMs, () => lstatSync(path, { throwIfNoEntry: false }));

@@ -28,14 +28,11 @@ export function mountsOf(pid: number): string[] {
 
 /** Links, addresses, routes, packet filter and the switches of forwarding in a process's network namespace. */
 export async function networkOf(pid: number): Promise<string> {
-  const script = [
-    'ip -d -o link',
-    'ip -o addr',
-    'ip route',
-    'ip -6 route',
-    'nft list ruleset',
-    'cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/all/arp_ignore /proc/sys/net/ipv6/conf/all/forwarding',
-  ].join(' && ');
+  const script = `set -e
+    printf '%s\\n' link addr 'route show table all' | ip -d -o -batch -
+    nft list ruleset
+    cd /proc/sys/net
+    cat ipv4/ip_forward ipv4/conf/all/arp_ignore ipv6/conf/all/forwarding`;
   return run('nsenter', [`--net=/proc/${pid}/ns/net`, '--', 'sh', '-c', script]);
 }
 

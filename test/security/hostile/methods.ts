@@ -6,21 +6,15 @@
 import { create, toBinary } from '@bufbuild/protobuf';
 import { Device, DeviceService } from '../../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { HelperService } from '../../../gen/virtprivsep/privhelper/v1/helper_pb.js';
-import { HotplugService, PlugKind } from '../../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import { InspectService } from '../../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { IdentifyRequestSchema, PodService } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { PodProcess, ResourceService } from '../../../gen/virtprivsep/privhelper/v1/resource_pb.js';
 import { PodListener, PodSocket, SocketService } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
-import {
-  type EnsureHostDiskRequest,
-  type StatContainerDiskRequest,
-  StorageService,
-} from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { methodName } from '../../../privhelper/declarations.js';
 import { type Entry, inspection, type Subject, table } from '../../../privhelper/dispatch.js';
-import { blockVolume, claimVolume } from '../../integration/privhelper-fixture.js';
 import { type Line, launcher, line, pod, type Target, type Use } from './line.js';
 import { networkLines } from './network-lines.js';
+import { diskSocket, storageLines } from './storage-lines.js';
 
 export interface HostileMethod extends Line {
   readonly name: string;
@@ -37,47 +31,7 @@ const command: Use = { entry: 'sockets/launcher-sock', how: 'connect' };
 const seen: Use = { entry: 'sockets/launcher-sock', how: 'look' };
 const marker: Use = { entry: 'sockets/launcher-unresponsive', how: 'make' };
 const notify: Use = { entry: 'public/domain-notify-pipe.sock', how: 'make' };
-const diskSocket: Use = { entry: 'container-disks/disk_0.sock', how: 'look' };
-const diskPeer: Use = { entry: 'container-disks/disk_0.sock', how: 'connect' };
-const iso: Use = { entry: 'private/config-map-disks/config.iso', how: 'look' };
-const bootPeer: Use = { entry: 'container-disks/kernel-boot.sock', how: 'connect' };
-const bootDirectory: Use = { entry: 'container-disks/kernel-boot', how: 'make' };
-const pluggedNode: Use = { entry: 'hotplug-disks/ram', how: 'make' };
-const plugged: Use = { entry: 'hotplug-disks/srv.img', how: 'make' };
 const virtiofs: Use = { entry: 'virtiofs-containers/fs.sock', how: 'make' };
-const diskImage: Use = { entry: 'container-disks/disk_0.img', how: 'make' };
-
-interface Container {
-  container: StatContainerDiskRequest['container'];
-}
-
-/** Wrong in every request that names a container. */
-const containers = [
-  [
-    'container',
-    (request: Container) => {
-      request.container = { case: undefined };
-    },
-  ],
-  [
-    'volume_index',
-    (request: Container) => {
-      request.container = { case: 'volumeIndex', value: 1000 };
-    },
-  ],
-] as const;
-const firstDisk = { container: { case: 'volumeIndex' as const, value: 0 } };
-
-/** What every attachment container has beside its volumes. */
-const volumesOfNone = ['dev', 'path', 'proc', 'sys'].map(
-  (name) =>
-    [
-      'volume',
-      (request: { volume: string }) => {
-        request.volume = name;
-      },
-    ] as const,
-);
 
 const lines: readonly Line[] = [
   line(HelperService.method.health, nothing),
@@ -131,150 +85,11 @@ const lines: readonly Line[] = [
   line(SocketService.method.closeListener, (target) => ({ ...pod(target), listener: PodListener.NOTIFY }), {
     uses: [notify],
   }),
+  line(SocketService.method.listenVsock, nothing),
 
   ...networkLines,
 
-  line(StorageService.method.statContainerDisk, (target) => ({ ...pod(target), ...firstDisk }), {
-    uses: [launcher, diskSocket],
-    wrong: containers,
-  }),
-  line(
-    StorageService.method.mountContainerDisk,
-    (target) => ({ ...pod(target), volumeIndex: 0, imagePath: target.image }),
-    {
-      uses: [launcher, diskPeer, diskImage],
-      anyText: ['image_path'],
-      wrong: [
-        [
-          'volume_index',
-          (request) => {
-            request.volumeIndex = 1000;
-          },
-        ],
-        [
-          'image_path',
-          (request) => {
-            request.imagePath = 'a'.repeat(4097);
-          },
-        ],
-      ],
-    },
-  ),
-  line(StorageService.method.mountKernelArtifact, (target) => ({ ...pod(target), imagePath: target.image }), {
-    uses: [launcher, bootPeer, bootDirectory],
-    anyText: ['image_path'],
-    wrong: ['', '/', '/boot/', '/boot/.', 'boot/..'].map(
-      (imagePath) =>
-        [
-          'image_path',
-          (request) => {
-            request.imagePath = imagePath;
-          },
-        ] as const,
-    ),
-  }),
-  line(
-    StorageService.method.openContainerDisk,
-    (target) => ({ ...pod(target), ...firstDisk, imagePath: target.image }),
-    { uses: [launcher, diskPeer], anyText: ['image_path'], wrong: containers },
-  ),
-  line(
-    StorageService.method.statIso,
-    (target) => ({ ...pod(target), iso: { case: 'configMapVolume' as const, value: 'config' } }),
-    {
-      uses: [launcher, iso],
-      wrong: [
-        [
-          'iso',
-          (request) => {
-            request.iso = { case: undefined };
-          },
-        ],
-      ],
-    },
-  ),
-  line(StorageService.method.unmountContainerDisks, pod, {
-    uses: [launcher, { ...diskSocket, how: 'make' }, diskImage, bootDirectory],
-  }),
-
-  line(
-    HotplugService.method.plugFilesystem,
-    (target) => ({
-      ...pod(target),
-      attachmentPodUid: target.attachmentPodUid,
-      volume: claimVolume,
-      kind: PlugKind.DISK,
-    }),
-    {
-      uses: [launcher, plugged],
-      wrong: [
-        [
-          'attachment_pod_uid',
-          (request) => {
-            request.attachmentPodUid = request.pod?.podUid ?? '';
-          },
-        ],
-        ...volumesOfNone,
-        [
-          'kind',
-          (request) => {
-            request.kind = PlugKind.BLOCK;
-          },
-        ],
-      ],
-    },
-  ),
-  line(
-    HotplugService.method.plugBlock,
-    (target) => ({ ...pod(target), attachmentPodUid: target.attachmentPodUid, volume: blockVolume }),
-    {
-      uses: [launcher, pluggedNode],
-      wrong: [
-        [
-          'attachment_pod_uid',
-          (request) => {
-            request.attachmentPodUid = request.pod?.podUid ?? '';
-          },
-        ],
-        ...volumesOfNone,
-      ],
-    },
-  ),
-  line(HotplugService.method.list, pod, { uses: [launcher, { ...plugged, how: 'look' }] }),
-  line(
-    HotplugService.method.unplug,
-    (target) => ({ ...pod(target), volume: claimVolume, kind: PlugKind.DISK }),
-    { uses: [launcher, plugged], wrong: volumesOfNone },
-  ),
-  line(HotplugService.method.unplugAll, pod, { uses: [launcher, plugged] }),
-
-  line(
-    StorageService.method.ensureHostDisk,
-    (target) => ({
-      ...pod(target),
-      volume: 'data',
-      fileName: 'disk.img',
-      capacityBytes: 65_536n,
-      tolerancePercent: 10,
-      reserveBytes: 4096n,
-    }),
-    {
-      uses: [launcher],
-      anyText: ['file_name'],
-      wrong: ['.', '..', '/', '../canary', 'a/b'].map(
-        (name) =>
-          [
-            'file_name',
-            (request: EnsureHostDiskRequest) => {
-              request.fileName = name;
-            },
-          ] as const,
-      ),
-    },
-  ),
-  line(StorageService.method.claimVolumeDirectory, (target) => ({ ...pod(target), volume: 'data' }), {
-    uses: [launcher],
-  }),
+  ...storageLines,
 
   line(
     DeviceService.method.claim,

@@ -12,7 +12,9 @@ import { type Line, launcher, line, pod, type Use } from './line.js';
 import { passtSocket } from './pod.js';
 
 const record: Use = { entry: 'private/vif-cache-net1.json', how: 'make' };
-const droppedRecord: Use = { entry: 'private/vif-cache-net7.json', how: 'make' };
+const droppedFiles = ['vif-cache-net7.json', 'dhcp_started-net7'].map(
+  (name): Use => ({ entry: `private/${name}`, how: 'make' }),
+);
 const passt: Use = { entry: passtSocket, how: 'connect' };
 
 /** A change of one attachment of a network set-up. */
@@ -75,7 +77,7 @@ export const networkLines: readonly Line[] = [
     uses: [launcher, passt],
   }),
   line(NetworkService.method.apply, (target) => ({ ...pod(target), ...network }), {
-    uses: [launcher, record, droppedRecord],
+    uses: [launcher, record, ...droppedFiles],
     wrong: [
       attachment(0, 'binding', (a) => {
         a.binding = { case: undefined };

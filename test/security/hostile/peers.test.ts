@@ -78,7 +78,7 @@ describe.runIf(process.getuid?.() === 0)('peers that hang, pour, die or take eac
         join(world.helper.socketDir, 'fd.sock'),
         Buffer.from(stolen).toString('hex'),
       ];
-      const thief = spawn('python3', words, { uid: agentUser, gid: agentUser, stdio: 'inherit' });
+      const thief = spawn('/usr/bin/python3', words, { uid: agentUser, gid: agentUser, stdio: 'inherit' });
       const code = await new Promise((resolve) => thief.once('exit', resolve));
       expect(code).toBe(100 + 13);
       await expect(world.helper.claim(stolen)).rejects.toMatchObject({ code: 'EACCES' });

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import type { Vmi } from '../../../agent/api/vmi.js';
 import { HelperDevicePolicy } from '../../../agent/devices/device-policy.js';
-import { hasPluggedBlockVolume } from '../../../agent/reconcile/update/device-policy.js';
+import { hasPluggedBlockVolume } from '../../../agent/storage/hotplug-volumes.js';
 import { vmiOf } from '../../vectors/objects.js';
 import { FakeTimers, settle } from '../kube/fake-timers.js';
 import { onePod, podUid } from '../network/fakes.js';

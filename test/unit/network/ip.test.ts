@@ -112,17 +112,21 @@ describe('networks and MACs', () => {
     expect(formatCidr(maskedNetwork(parseCidr('fd10::ff/120') ?? never()))).toBe('fd10::/120');
   });
 
-  it.each(['10.0.0.0', '10.0.0.0/', '10.0.0.0/33', 'fd::/129', '10.0.0.0/08', '/24', 'x/24', '10.0.0.0/-1'])(
+  it.each(['10.0.0.0', '10.0.0.0/', '10.0.0.0/33', 'fd::/129', '/24', 'x/24', '10.0.0.0/-1'])(
     '%j is no network',
     (text) => expect(parseCidr(text)).toBeUndefined(),
   );
 
-  it('reads both spellings of a MAC and no other', () => {
+  it('NET-005 reads a prefix length as Go does', () => {
+    expect(formatCidr(parseCidr('10.0.2.0/024') ?? never())).toBe('10.0.2.0/24');
+  });
+
+  it('NET-016 reads the spellings of a MAC that virt-api admits, and no other', () => {
     expect(parseMac('0A:58:0a:f4:02:05')).toBe('0a:58:0a:f4:02:05');
     expect(parseMac('DE-AD-00-00-BE-AF')).toBe('de:ad:00:00:be:af');
-    for (const bad of ['', 'de:ad:00:00:be', 'de-ad:00:00:be:af', 'bad', '0a:58:0a:f4:02:05:06:07']) {
-      expect(parseMac(bad)).toBeUndefined();
-    }
+    expect(parseMac('DEAD.0000.beaf')).toBe('de:ad:00:00:be:af');
+    const bad = ['', 'de:ad:00:00:be', 'de-ad:00:00:be:af', 'bad', '0a:58:0a:f4:02:05:06:07', 'dead.0000'];
+    for (const text of [...bad, 'dead:0000:beaf']) expect(parseMac(text)).toBeUndefined();
   });
 });
 

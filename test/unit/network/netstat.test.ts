@@ -115,6 +115,49 @@ describe('status.interfaces', () => {
     expect(object.status.interfaces).toHaveLength(11);
   });
 
+  it('NET-024 merges interfaces that only the guest knows by their MAC, as virt-handler does', async () => {
+    const object = vmi({ masquerade: {} });
+    const vlan = '0e:0e:0e:0e:0e:01';
+    await netStat.updateStatus(
+      object,
+      domain([
+        { mac: vlan, ips: ['192.168.7.1', 'x'], name: 'bond0' },
+        { mac: '', ips: [], name: 'tun0' },
+        { mac: vlan, ips: ['192.168.7.2', 'FD00::7'], name: 'bond0.5' },
+        { mac: '', ips: ['10.8.0.2'], name: 'tun1' },
+      ]),
+    );
+    expect(object.status.interfaces?.slice(1)).toEqual([
+      {
+        mac: vlan,
+        interfaceName: 'bond0.5',
+        ipAddress: '192.168.7.1',
+        ipAddresses: ['192.168.7.1', 'FD00::7'],
+        infoSource: 'domain, guest-agent',
+      },
+      {
+        interfaceName: 'tun1',
+        ipAddress: '10.8.0.2',
+        ipAddresses: ['10.8.0.2'],
+        infoSource: 'domain, guest-agent',
+      },
+    ]);
+  });
+
+  it('NET-024 gives a device without an alias no name', async () => {
+    const object = vmi({ bridge: {} });
+    const nameless = readDomain({
+      Spec: {
+        Devices: { Interfaces: [{ MAC: { MAC: mac } }], HostDevices: [{ Alias: { Name: 'sriov-' } }] },
+      },
+    });
+    await netStat.updateStatus(object, nameless);
+    expect(object.status.interfaces).toEqual([
+      { mac, infoSource: 'domain', queueCount: 1, linkState: 'up' },
+      { infoSource: 'domain' },
+    ]);
+  });
+
   it('leaves the status as it is without a domain', async () => {
     const object = vmi({ masquerade: {} });
     await netStat.updateStatus(object, undefined);

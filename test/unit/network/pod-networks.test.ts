@@ -112,6 +112,23 @@ describe('setup', () => {
   });
 });
 
+it('NET-016 tells a guest all routes but that of its own subnet, and keeps a default route in any case', async () => {
+  const routes = [
+    { destination: '0.0.0.0/0', gateway: '10.244.2.1', link: 'eth0' },
+    { destination: '10.244.2.9/24', link: 'eth0' },
+    { destination: '192.168.7.9/16', gateway: '10.244.2.254', link: 'eth0' },
+  ];
+  const toldWith = async (address: string) => {
+    helper.observed = observation([{ name: 'eth0', index: 2, mac, addresses: [address] }], routes);
+    await world.startAgent().setup(vmi(), ['default']);
+    const binding = helper.applied.at(-1)?.attachments[0]?.binding;
+    return binding?.case === 'bridge' && binding.value.dhcp?.routes.map(({ destination }) => destination);
+  };
+  expect(await toldWith('10.244.2.5/24')).toEqual(['', '192.168.0.0/16']);
+  world.remove();
+  expect(await toldWith('10.244.2.5/0')).toEqual(['', '10.244.2.0/24', '192.168.0.0/16']);
+});
+
 it('NET-017 knows no IPv6 address of a bridge, and shows the one that the guest tells', async () => {
   helper.observed = observation(
     [{ name: 'eth0', index: 2, kind: 'veth', mac, mtu: 1450, addresses: ['10.244.2.5/24', 'fd00:10::5/64'] }],

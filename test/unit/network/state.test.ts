@@ -107,11 +107,17 @@ describe('NetworkStateStore', () => {
     expect(lines).toHaveLength(1);
   });
 
-  it.each(['../other/default', '.hidden', 'A', '', 'a/b', `${'a'.repeat(64)}`])(
+  it.each(['Storage_1', '-', 'a'.repeat(240)])('keeps a record of the network %j', async (network) => {
+    await store.write(uid, network, { phase: 'finished', podIps: [] });
+    store.forget(uid, network);
+    expect((await store.read(uid, network))?.phase).toBe('finished');
+  });
+
+  it.each(['../other/default', '.hidden', 'a.b', '', 'a/b', 'a\n', 'a'.repeat(241)])(
     'never makes a path of the network name %j',
     async (network) => {
       const writing = store.write(uid, network, { phase: 'finished', podIps: [] });
-      await expect(writing).rejects.toThrow('is not a DNS label');
+      await expect(writing).rejects.toThrow('cannot name a file');
       expect(await store.read(uid, network)).toBeUndefined();
       expect(readdirSync(directory)).toEqual([]);
     },

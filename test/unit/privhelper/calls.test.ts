@@ -88,6 +88,8 @@ describe('calls', () => {
 
   it.each([
     ['EPERM', true, Code.PermissionDenied, 'refused'],
+    ['EPERM', false, Code.PermissionDenied, 'failed'],
+    ['EACCES', false, Code.PermissionDenied, 'failed'],
     ['ENOENT', false, Code.NotFound, 'failed'],
     ['EBUSY', false, Code.Aborted, 'failed'],
     ['EAGAIN', false, Code.Aborted, 'failed'],

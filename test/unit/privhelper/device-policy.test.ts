@@ -127,6 +127,14 @@ describe('device list', () => {
     );
   });
 
+  it('STO-018 has fields that blanks and colons separate', () => {
+    const rule = { type: 'b', major: 8, minor: any, permissions: 'rm' };
+    expect(parseDeviceList('b 8:* rm\nb 8 *  rm').rules).toEqual([rule, rule]);
+    for (const text of ['b 8:0', 'b 8:0 rwm x', 'b 8:0 mr', 'b -1:0 r', 'p 8:0 r', '\n']) {
+      expect(() => parseDeviceList(text)).toThrow('devices.list has the line');
+    }
+  });
+
   it('keeps what else the runtime allows, but no single block device', () => {
     const current = parseDeviceList('c *:* m\nb *:* m\nb 8:0 rw\nb 8:16 rwm\nc 195:0 rw\n');
     const wanted: DeviceRule[] = [{ type: 'b', major: 8, minor: 16, permissions: 'rwm' }];
@@ -162,10 +170,10 @@ describe('the hierarchy of devices', () => {
   it('must be one', () => {
     const directory = mkdtempSync(join(tmpdir(), 'cgroup-'));
     try {
-      expect(() => openDeviceHierarchy(directory)).toThrow(`${directory}: no cgroup hierarchy`);
+      expect(() => openDeviceHierarchy(directory, -1)).toThrow(`${directory}: no cgroup hierarchy`);
       mkdirSync(join(directory, 'devices'));
-      expect(() => openDeviceHierarchy(directory)).toThrow(`${directory}: no cgroup hierarchy`);
-      expect(() => openDeviceHierarchy(join(directory, 'missing'))).toThrow('no cgroup hierarchy');
+      expect(() => openDeviceHierarchy(directory, -1)).toThrow(`${directory}: no cgroup hierarchy`);
+      expect(() => openDeviceHierarchy(join(directory, 'missing'), -1)).toThrow('no cgroup hierarchy');
     } finally {
       rmSync(directory, { recursive: true });
     }

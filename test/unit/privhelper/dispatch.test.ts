@@ -41,10 +41,10 @@ describe('dispatch table', () => {
     expect(declaredBy(HelperService.method.health)).toMatchObject({ caps: 0n, deadlineMs: 1000 });
     expect(declaredBy(PodService.method.identify).caps).toBe((1n << 1n) | (1n << 19n));
     expect(declaredBy(PodService.method.watch)).toMatchObject({ caps: 1n << 2n, deadlineMs: 0 });
-    expect(declaredBy(StorageService.method.mountContainerDisk).caps).toBe(
-      (1n << 1n) | (1n << 21n) | (1n << 18n) | (1n << 19n),
+    expect(declaredBy(StorageService.method.mountContainerDisks).caps).toBe(
+      (1n << 0n) | (1n << 1n) | (1n << 21n) | (1n << 18n) | (1n << 19n),
     );
-    expect(Object.values(Capability).filter((value) => typeof value === 'number')).toHaveLength(13);
+    expect(Object.values(Capability).filter((value) => typeof value === 'number')).toHaveLength(14);
   });
 
   it('describes each method with its declaration and checks', () => {

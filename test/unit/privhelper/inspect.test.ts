@@ -248,6 +248,7 @@ describe('dispatch table', () => {
     };
     const pods = {
       withLauncher: note('launcher'),
+      callOnLauncher: note('launcher'),
       withPod: note('pod'),
       withLauncherIfAny: note('launcher or record'),
       observe: note('observed launcher'),
@@ -273,7 +274,16 @@ describe('dispatch table', () => {
     const names = [...table, ...inspection]
       .filter(({ subject }) => subject === 'helper')
       .map(({ method }) => method.name);
-    expect(names).toEqual(['Health', 'Describe', 'Watch', 'Stat', 'GetHelper', 'ListPods', 'Explain']);
+    expect(names).toEqual([
+      'Health',
+      'Describe',
+      'Watch',
+      'Stat',
+      'ListenVsock',
+      'GetHelper',
+      'ListPods',
+      'Explain',
+    ]);
     expect(subjectWords.launcher).toHaveLength(2);
   });
 
@@ -335,6 +345,31 @@ describe('files of /proc', () => {
     expect(mountedDisks(mounts)).toEqual([2, 11]);
     expect(mountOf(mounts, '/sys/fs/cgroup/memory/x')?.filesystem).toBe('cgroup');
     expect(mountOf(mounts, '/sys/fs/cgroupx')?.mountPoint).toBe('/');
+  });
+
+  it.each([
+    ['36 35 98:0 /a\\043\\303\\244 /b rw - nfs h:/\\043 rw,dir=\\040', { root: '/a#ä', source: 'h:/#' }],
+    ['36 35 98:0 / /b rw - cifs //h/My\\040Docs rw,unc=//h/My Docs', { superOptions: 'rw,unc=//h/My' }],
+    ['36 35 98:0 / /b rw - tmpfs - rw', { source: '-', optionalFields: '' }],
+    [
+      '36 35 98:0 / /b rw shared:1 propagate_from:2 - tmpfs  a\\040b',
+      { source: '', superOptions: 'a\\040b' },
+    ],
+    ['x 35 98: / /b rw - tmpfs t rw', { id: 0, parent: 35, major: 98, minor: 0 }],
+  ])('STO-004 reads the mount %s', (line, mount) => {
+    expect(parseMountinfo(line)).toEqual([expect.objectContaining(mount)]);
+  });
+
+  it.each([
+    '36 35 98:0 / /b rw - ext4 x',
+    '36 35 98:0 / /b - ext4 x rw seclabel',
+    '36 35 98:0 / /b rw ext4 x rw a b',
+    '36 35 98:0:1 / /b rw - ext4 x rw',
+    '36 35 98:0 /\\09 /b rw - ext4 x rw',
+    '36 35 98:0 / /b\\04 rw - ext4 x rw',
+    '36 35 98:0 / /b rw - ext4 x\\y rw',
+  ])('STO-004 leaves out %s', (line) => {
+    expect(parseMountinfo(line)).toEqual([]);
   });
 
   it('reads cgroups and where they are mounted', () => {

@@ -12,7 +12,9 @@ import { fakeNative, invocation, nativeError, podA, refA } from './fakes.js';
 const launcher = { pidfd: 100 };
 
 function helperWith(methods: Partial<Native>): Helper {
-  const pods = { withLauncher: (_i: unknown, _r: unknown, body: (of: unknown) => unknown) => body(launcher) };
+  const onLauncher = (_i: unknown, _r: unknown, body: (...of: unknown[]) => unknown) =>
+    body(launcher, () => ({}));
+  const pods = { withLauncher: onLauncher, callOnLauncher: onLauncher };
   return { native: fakeNative(methods), policy: createPolicy(), podsDir: 3, pods } as unknown as Helper;
 }
 

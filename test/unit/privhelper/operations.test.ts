@@ -1,11 +1,18 @@
 import { create } from '@bufbuild/protobuf';
+import { Code } from '@connectrpc/connect';
 import { describe, expect, it, vi } from 'vitest';
 import { ClaimOutcome } from '../../../gen/virtprivsep/privhelper/v1/common_pb.js';
 import { Device } from '../../../gen/virtprivsep/privhelper/v1/device_pb.js';
 import { ApplyRequestSchema } from '../../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { PodService } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { ListenRequestSchema, PodListener } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
-import type { ClaimOutcome as ClaimedOutcome, Native, WriteOutcome } from '../../../native/binding.js';
+import { ContainerDiskState } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
+import type {
+  ClaimOutcome as ClaimedOutcome,
+  Native,
+  ContainerDiskState as NativeState,
+  WriteOutcome,
+} from '../../../native/binding.js';
 import { declaredBy } from '../../../privhelper/declarations.js';
 import { Tickets } from '../../../privhelper/descriptors/tickets.js';
 import { toFailure } from '../../../privhelper/failure.js';
@@ -13,24 +20,35 @@ import type { Helper } from '../../../privhelper/helper.js';
 import { claim } from '../../../privhelper/operations/device.js';
 import { apply } from '../../../privhelper/operations/network.js';
 import { release } from '../../../privhelper/operations/pod.js';
-import { closeListener, connect, connectAttachment, listen } from '../../../privhelper/operations/socket.js';
-import { mountContainerDisk, unmountContainerDisks } from '../../../privhelper/operations/storage.js';
+import {
+  closeListener,
+  connect,
+  connectAttachment,
+  listen,
+  listenVsock,
+} from '../../../privhelper/operations/socket.js';
+import {
+  mountContainerDisks,
+  statContainerDisks,
+  unmountContainerDisks,
+} from '../../../privhelper/operations/storage.js';
 import type { MountRecords } from '../../../privhelper/pods/records.js';
 import { PodRegistry } from '../../../privhelper/pods/registry.js';
 import { apply as applyCheck } from '../../../privhelper/policy/network.js';
 import { createPolicy } from '../../../privhelper/policy/policy.js';
 import { listener as listenerCheck } from '../../../privhelper/policy/sockets.js';
+import type { SelinuxMode } from '../../../privhelper/selinux.js';
 import { FakeLaunchers, fakeNative, invocation, nativeError, podA, podB, refA, vmiA } from './fakes.js';
 
-function setUp(methods: Partial<Native>) {
+function setUp(methods: Partial<Native>, mode: SelinuxMode = 'disabled') {
   const launchers = new FakeLaunchers();
   const native = fakeNative({ ...launchers.methods, ...methods });
   const policy = createPolicy();
   const steps: string[] = [];
   const recorded = new Set<string>();
   const records: Pick<MountRecords, 'add' | 'names' | 'remove'> = {
-    add: (pod) => {
-      steps.push('record');
+    add: (pod, indexes) => {
+      steps.push(`record ${indexes.map((index) => index ?? 'kernel-boot')}`);
       recorded.add(pod.podUid);
     },
     names: (pod) => recorded.has(pod.podUid),
@@ -44,7 +62,8 @@ function setUp(methods: Partial<Native>) {
   });
   const identify = declaredBy(PodService.method.identify);
   const pods = new PodRegistry({ native, podsDir: 3, policy, identify, onExit: () => undefined });
-  const helper = { native, policy, podsDir: 3, pods, tickets, records, forbiddenNetworks: [] };
+  const selinux = { mode: () => mode };
+  const helper = { native, policy, podsDir: 3, pods, tickets, records, forbiddenNetworks: [], selinux };
   return { helper: helper as unknown as Helper, launchers, steps, recorded, tickets };
 }
 
@@ -65,6 +84,19 @@ describe('sockets', () => {
     expect(connectSocket).toHaveBeenLastCalledWith(expect.anything(), 3, podA, entry, launcher);
     await connect(helper, caller, { ...refA, entry, listener: 'pod' });
     expect(connectSocket).toHaveBeenLastCalledWith(expect.anything(), 3, podA, entry, null);
+  });
+
+  it('NET-030 answers the socket of the VSOCK service as a ticket that is of no pod, and closes what it cannot issue', async () => {
+    let fd = 70;
+    const close = vi.fn();
+    const { helper, tickets } = setUp({ listenVsock: async () => fd++, close });
+    const caller = invocation();
+    const { ticket } = await listenVsock(helper, caller);
+    for (let i = 1; i < 4; i++) await listenVsock(helper, caller);
+    await expect(listenVsock(helper, caller)).rejects.toThrow('unclaimed');
+    expect(close.mock.calls).toEqual([[74]]);
+    const claimed = tickets.redeem(ticket?.value ?? new Uint8Array(), caller.peer);
+    expect(claimed).toMatchObject({ fd: 70, owner: { podUid: undefined, vmiUid: undefined } });
   });
 
   it('keeps an attachment pod with its launcher pod only once it has answered', async () => {
@@ -144,16 +176,48 @@ describe('sockets', () => {
 });
 
 describe('container disks', () => {
-  it('STO-008 writes the record before the mount', async () => {
-    const { helper, steps } = setUp({
-      mountContainerDisk: async () => {
-        steps.push('mount');
-        return true;
-      },
+  const images = [
+    { field: 'disks[0]', index: 1, imagePath: '', name: '' },
+    { field: 'kernel_artifacts[0]', index: null, imagePath: '/i', name: 'i' },
+    { field: 'kernel_artifacts[1]', index: null, imagePath: '/k', name: 'k' },
+  ];
+
+  it('STO-008 writes one record before all mounts, which are one call', async () => {
+    const mount = vi.fn(async () => {
+      steps.push('mount');
+      return true;
     });
-    const mount = { ...refA, volumeIndex: 1, imagePath: '' };
-    expect(await mountContainerDisk(helper, invocation(), mount)).toEqual({ changed: true });
-    expect(steps).toEqual(['record', 'mount']);
+    const { helper, steps } = setUp({ mountContainerDisks: mount });
+    expect(await mountContainerDisks(helper, invocation(), { ...refA, images })).toEqual({ changed: true });
+    expect(steps).toEqual(['record 1,kernel-boot', 'mount']);
+    expect(mount).toHaveBeenCalledExactlyOnceWith(expect.anything(), 3, podA, expect.anything(), images);
+  });
+
+  it('names the field of the image that failed, and none where it was not one', async () => {
+    const failure = async (item?: number) => {
+      const error = nativeError('ENOENT', { unchanged: false, ...(item !== undefined && { item }) });
+      const { helper } = setUp({ mountContainerDisks: () => Promise.reject(error) });
+      return toFailure(
+        await mountContainerDisks(helper, invocation(), { ...refA, images }).catch(
+          (reason: unknown) => reason,
+        ),
+      );
+    };
+    expect(await failure(2)).toMatchObject({
+      ...{ code: Code.NotFound, errnoName: 'ENOENT', operation: 'fake operation', unchanged: false },
+      field: 'kernel_artifacts[1]',
+    });
+    expect(await failure()).toMatchObject({ errnoName: 'ENOENT', field: '' });
+  });
+
+  it('tells the states of containers in order', async () => {
+    const states = vi.fn(async (): Promise<NativeState[]> => ['ready', 'not-listening']);
+    const { helper } = setUp({ containerDiskStates: states });
+    const containers = [4, null, 5].map((volumeIndex, i) => ({ field: `${i}`, volumeIndex }));
+    expect(await statContainerDisks(helper, invocation(), { ...refA, containers })).toEqual({
+      states: [ContainerDiskState.READY, ContainerDiskState.NOT_LISTENING],
+    });
+    expect(states).toHaveBeenCalledExactlyOnceWith(expect.anything(), 3, podA, [4, null, 5]);
   });
 
   it('unmounts without a launcher what the record names, and touches nothing else', async () => {
@@ -193,6 +257,17 @@ describe('network', () => {
   );
 
   it.each([
+    ['disabled', false],
+    ['permissive', false],
+    ['enforcing', true],
+  ] as const)('NET-014 insists on the label of a tap where SELinux is %s: %s', async (mode, required) => {
+    const applyNetwork = vi.fn(async () => false);
+    const { helper } = setUp({ applyNetwork, writeVolumeFile: async () => 'created' as const }, mode);
+    await apply(helper, invocation(), setup);
+    expect(applyNetwork.mock.lastCall?.at(-1)).toBe(required);
+  });
+
+  it.each([
     [107, 107],
     [0, 0],
   ])('makes taps of a launcher of uid %i for uid %i', async (launcherUid, owner) => {
@@ -206,6 +281,7 @@ describe('network', () => {
       expect.anything(),
       [],
       expect.objectContaining({ uid: owner, gid: owner }),
+      false,
     );
     // Only on request.
     expect(applyNetwork.mock.lastCall).not.toMatchObject([{}, {}, [], { passtGid: expect.anything() }]);
@@ -216,6 +292,7 @@ describe('network', () => {
       [],
       // passt never runs as root.
       expect.objectContaining({ gid: owner, passtGid: 107 }),
+      false,
     );
     expect(writeVolumeFile).toHaveBeenCalledWith(
       expect.anything(),
@@ -307,26 +384,36 @@ describe('the end of a network', () => {
     create(ApplyRequestSchema, { pod: refA, detachments: [{ network: 'n', podInterface: 'net1' }] }),
   );
 
-  it('NET-020 takes its record away once its links are gone, and again if that fails', async () => {
-    const steps: string[] = [];
-    let gone = false;
-    const { helper } = setUp({
-      removeVolumeFile: async (_call, _pods, pod, volume, name) => {
-        steps.push(`${pod} ${volume}/${name}`);
-        throw nativeError('EISDIR');
-      },
-      applyNetwork: async () => {
-        steps.push('links');
-        gone = !gone;
-        return gone;
-      },
-    });
-    const failure = async () =>
-      toFailure(await apply(helper, invocation(), unplug).catch((error: unknown) => error));
-    expect(await failure()).toMatchObject({ errnoName: 'EISDIR', unchanged: false });
-    expect(await failure()).toMatchObject({ errnoName: 'EISDIR', unchanged: true });
-    const once = ['links', `${podA} private/vif-cache-net1.json`];
-    expect(steps).toEqual([...once, ...once]);
+  it('NET-020 takes its files away once its links are gone, and again if that fails', async () => {
+    const files = ['vif-cache-net1.json', 'dhcp_started-net1'].map((name) => `${podA} private/${name}`);
+    for (const failing of files) {
+      const steps: string[] = [];
+      let there = true;
+      let fails = true;
+      const { helper } = setUp({
+        removeVolumeFile: async (_call, _pods, pod, volume, name) => {
+          const file = `${pod} ${volume}/${name}`;
+          steps.push(file);
+          if (fails && file === failing) throw nativeError('EISDIR');
+          return false;
+        },
+        applyNetwork: async () => {
+          steps.push('links');
+          const changed = there;
+          there = false;
+          return changed;
+        },
+      });
+      const unplugging = () => apply(helper, invocation(), unplug);
+      const failure = async () => toFailure(await unplugging().catch((error: unknown) => error));
+      expect(await failure()).toMatchObject({ errnoName: 'EISDIR', unchanged: false });
+      expect(await failure()).toMatchObject({ errnoName: 'EISDIR', unchanged: true });
+      const tried = ['links', ...files.slice(0, files.indexOf(failing) + 1)];
+      expect(steps).toEqual([...tried, ...tried]);
+      fails = false;
+      expect(await unplugging()).toMatchObject({ changed: false });
+      expect(steps).toEqual([...tried, ...tried, 'links', ...files]);
+    }
   });
 
   it('leaves the record while the links are there', async () => {

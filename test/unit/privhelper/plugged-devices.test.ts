@@ -23,7 +23,9 @@ describe('plugged devices', () => {
 
   it('knows of no device without a record', () => {
     expect(plugged.list(podA)).toEqual([]);
-    expect(plugged.forget(podA, 'data')).toBe(false);
+    plugged.forget(podA, 'data');
+    plugged.denied(podA);
+    expect([plugged.leave(podA, 'data'), plugged.has(podA)]).toEqual([false, false]);
     expect(readdirSync(directory)).toEqual([]);
   });
 
@@ -56,10 +58,34 @@ describe('plugged devices', () => {
   it('are forgotten one by one, and the record goes with the last', () => {
     plugged.remember(podA, 'data', disk);
     plugged.remember(podA, 'logs', other);
-    expect(plugged.forget(podA, 'data')).toBe(true);
+    plugged.forget(podA, 'data');
     expect(plugged.list(podA)).toEqual([{ volume: 'logs', ...other }]);
-    expect(plugged.forget(podA, 'logs')).toBe(true);
+    plugged.forget(podA, 'logs');
     expect(readdirSync(directory)).toEqual([]);
+  });
+
+  it('that are unplugged are allowed no more, and known until they are denied', () => {
+    plugged.remember(podA, 'data', disk);
+    plugged.remember(podA, 'logs', other);
+    expect(plugged.leave(podA, 'data')).toBe(true);
+    expect(plugged.leave(podA, 'data')).toBe(false);
+    const next = new PluggedDevices(directory, 2);
+    expect(next.list(podA)).toEqual([{ volume: 'logs', ...other }]);
+    expect(next.find(podA, 'data')).toBeUndefined();
+    expect([...next.volumes(podA)]).toEqual(['data', 'logs']);
+    next.denied(podA);
+    expect([...next.volumes(podA)]).toEqual(['logs']);
+    next.leave(podA, 'logs');
+    next.denied(podA);
+    expect(next.has(podA)).toBe(false);
+  });
+
+  it('that are plugged again before they were denied are plugged', () => {
+    plugged.remember(podA, 'data', disk);
+    plugged.leave(podA, 'data');
+    plugged.remember(podA, 'data', disk);
+    plugged.denied(podA);
+    expect(plugged.list(podA)).toEqual([{ volume: 'data', ...disk }]);
   });
 
   it('have a bound', () => {
@@ -82,6 +108,7 @@ describe('plugged devices', () => {
     '{"devices":[{"volume":"x","major":8,"minor":-1}]}',
     '{"devices":[{"volume":"x","major":8,"minor":0.5}]}',
     '{"devices":[{"volume":"x","major":8}]}',
+    '{"devices":[{"volume":"x","major":8,"minor":0,"leaving":1}]}',
     `{"devices":[],"x":"${'x'.repeat(1 << 18)}"}`,
   ])('of a record that cannot be read are an error, and plugging begins a new one: %.60s', (text) => {
     writeFileSync(path(), text);

@@ -38,6 +38,12 @@ describe('policy text', () => {
     });
   });
 
+  it('AFT-037 names kubelet’s directory without a slash at its end, however it is given', () => {
+    const given = { kubeletPodsDir: '/data/kubelet/pods/' };
+    expect(createPolicy(given).kubeletPodsDir).toBe('/data/kubelet/pods');
+    expect(() => createPolicy({ kubeletPodsDir: '/data/kubelet/pods//' })).toThrow('paths.kubeletPodsDir');
+  });
+
   it.each([
     ['', 'policy: not a mapping'],
     ['- version: 1', 'policy: not a mapping'],

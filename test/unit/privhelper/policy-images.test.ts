@@ -2,11 +2,17 @@ import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import {
-  MountKernelArtifactRequestSchema,
+  MountContainerDisksRequestSchema,
   OpenContainerDiskRequestSchema,
+  StatContainerDisksRequestSchema,
   StatIsoRequestSchema,
 } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
-import { mountKernelArtifact, openContainerDisk, statIso } from '../../../privhelper/policy/images.js';
+import {
+  mountContainerDisks,
+  openContainerDisk,
+  statContainerDisks,
+  statIso,
+} from '../../../privhelper/policy/images.js';
 import { createPolicy } from '../../../privhelper/policy/policy.js';
 import { entryText } from '../../../privhelper/policy/sockets.js';
 import { refA, refusedField } from './fakes.js';
@@ -44,22 +50,97 @@ describe('container-disk images', () => {
   });
 });
 
+describe('containers that are looked at', () => {
+  type Init = MessageInitShape<typeof StatContainerDisksRequestSchema>;
+  const parse = (more: Init) =>
+    statContainerDisks.parse(policy, create(StatContainerDisksRequestSchema, { ...more, pod: refA } as Init));
+
+  it('are volumes in the order of the request, then the kernel-boot container', () => {
+    const checked = parse({ volumeIndexes: [7, 0], kernelBoot: true });
+    expect(checked.containers).toEqual([
+      { field: 'volume_indexes[0]', volumeIndex: 7 },
+      { field: 'volume_indexes[1]', volumeIndex: 0 },
+      { field: 'kernel_boot', volumeIndex: null },
+    ]);
+    expect(statContainerDisks.audited(checked)).toEqual({ containers: [7, 0, 'kernel-boot'] });
+  });
+
+  it.each<[string, Init, string]>([
+    ['none', {}, 'volume_indexes'],
+    ['too many', { volumeIndexes: new Array(1001).fill(0) }, 'volume_indexes'],
+    ['one twice', { volumeIndexes: [1, 2, 1] }, 'volume_indexes[2]'],
+    ['one out of range', { volumeIndexes: [1, 1000] }, 'volume_indexes[1]'],
+  ])('are refused: %s', (_, init, field) => {
+    expect(refusedField(() => parse(init))).toBe(field);
+  });
+});
+
+describe('images that are mounted', () => {
+  type Init = MessageInitShape<typeof MountContainerDisksRequestSchema>;
+  const parse = (more: Init) =>
+    mountContainerDisks.parse(
+      policy,
+      create(MountContainerDisksRequestSchema, { ...more, pod: refA } as Init),
+    );
+  const disks = (...indexes: number[]) => indexes.map((volumeIndex) => ({ volumeIndex }));
+
+  it('are disks and kernel artifacts in the order of the request', () => {
+    const checked = parse({
+      disks: [{ volumeIndex: 999, imagePath: '/disk/a.img' }, { volumeIndex: 0 }],
+      kernelArtifacts: ['/boot/initrd', 'vmlinuz'],
+    });
+    expect(checked).toEqual({
+      ...refA,
+      images: [
+        { field: 'disks[0]', index: 999, imagePath: '/disk/a.img', name: '' },
+        { field: 'disks[1]', index: 0, imagePath: '', name: '' },
+        { field: 'kernel_artifacts[0]', index: null, imagePath: '/boot/initrd', name: 'initrd' },
+        { field: 'kernel_artifacts[1]', index: null, imagePath: 'vmlinuz', name: 'vmlinuz' },
+      ],
+    });
+    expect(mountContainerDisks.audited(checked)).toMatchObject({
+      images: [{ container: 999, imagePath: '/disk/a.img' }, {}, { container: 'kernel-boot' }, {}],
+    });
+  });
+
+  it.each<[string, Init, string]>([
+    ['none', {}, 'disks'],
+    ['too many disks', { disks: disks(...Array.from({ length: 257 }, (_, i) => i)) }, 'disks'],
+    ['too many artifacts', { kernelArtifacts: ['a', 'b', 'c'] }, 'kernel_artifacts'],
+    ['a volume twice', { disks: disks(3, 4, 3) }, 'disks[2].volume_index'],
+    ['a mount point twice', { kernelArtifacts: ['/a/vmlinuz', '/b/vmlinuz'] }, 'kernel_artifacts[1]'],
+    ['an index out of range', { disks: disks(0, 1000) }, 'disks[1].volume_index'],
+    ['a path with NUL', { disks: [{ imagePath: 'a\0b' }] }, 'disks[0].image_path'],
+    ['a long path', { disks: [{ imagePath: 'ä'.repeat(2049) }] }, 'disks[0].image_path'],
+    ['a long name', { disks: [{ imagePath: `/disk/${'a'.repeat(256)}` }] }, 'disks[0].image_path'],
+  ])('are refused: %s', (_, init, field) => {
+    expect(refusedField(() => parse(init))).toBe(field);
+  });
+
+  it('may have paths of 4096 bytes', () => {
+    expect(refusedField(() => parse({ disks: [{ imagePath: 'a/'.repeat(2048) }] }))).toBeUndefined();
+  });
+});
+
 describe('kernel artifacts', () => {
   const parse = (imagePath: string) =>
-    mountKernelArtifact.parse(policy, create(MountKernelArtifactRequestSchema, { pod: refA, imagePath }));
+    mountContainerDisks.parse(
+      policy,
+      create(MountContainerDisksRequestSchema, { pod: refA, kernelArtifacts: [imagePath] }),
+    );
 
   it.each([
     ['/boot/vmlinuz', 'vmlinuz'],
     ['initrd.img', 'initrd.img'],
     ['../../x/..a', '..a'],
   ])('%s is mounted at %s', (imagePath, name) => {
-    expect(parse(imagePath)).toEqual({ ...refA, imagePath, name });
+    expect(parse(imagePath).images).toEqual([{ field: 'kernel_artifacts[0]', index: null, imagePath, name }]);
   });
 
   it.each(['', '/', '/boot/', '.', '/boot/..', 'a\0b', `/boot/${'a'.repeat(256)}`, '/a'.repeat(2049)])(
     '%j names no file that could be mounted',
     (imagePath) => {
-      expect(refusedField(() => parse(imagePath))).toBe('image_path');
+      expect(refusedField(() => parse(imagePath))).toBe('kernel_artifacts[0]');
     },
   );
 });

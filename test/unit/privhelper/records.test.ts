@@ -42,9 +42,8 @@ describe('mount records', () => {
   });
 
   it('STO-015 writes the text that virt-handler writes', () => {
-    records.add(refA, 0);
-    records.add(refA, 12);
-    records.add(refA, null);
+    records.add(refA, [0, 12]);
+    records.add(refA, [null]);
     expect(text()).toBe(
       JSON.stringify({
         mountTargetEntries: [entry(refA.podUid, 0), entry(refA.podUid, 12), kernelBoot],
@@ -55,17 +54,21 @@ describe('mount records', () => {
     expect(readdirSync(directory)).toEqual([vmiA]);
   });
 
-  it('STO-010 does not grow when a disk is added again', () => {
-    records.add(refA, 0);
+  it('STO-010 does not grow when disks are added again', () => {
+    records.add(refA, [0, 1]);
     const { ino } = statSync(path());
-    records.add(refA, 0);
+    records.add(refA, [1, 0]);
     expect(statSync(path()).ino).toBe(ino);
+    records.add(refA, [0, 2, 1]);
+    expect(JSON.parse(text()).mountTargetEntries).toEqual(
+      [0, 1, 2].map((index) => entry(refA.podUid, index)),
+    );
   });
 
   it('lists what is recorded', () => {
-    records.add(refA, 0);
-    records.add(refA, 1);
-    records.add(refB, 0);
+    records.add(refA, [0]);
+    records.add(refA, [1]);
+    records.add(refB, [0]);
     writeFileSync(join(directory, vmiB), 'not a record');
     writeFileSync(join(directory, 'stray'), '');
     expect(records.list().sort((a, b) => b.disks - a.disks)).toEqual([
@@ -78,9 +81,9 @@ describe('mount records', () => {
   it('knows the pods that a record names and keeps the others when one is removed', () => {
     expect(records.names(refA)).toBe(false);
     expect(records.remove(refA)).toBe(false);
-    records.add(refA, 0);
-    records.add(refB, 0);
-    records.add(refA, 1);
+    records.add(refA, [0]);
+    records.add(refB, [0]);
+    records.add(refA, [1]);
     expect(records.names(refA)).toBe(true);
     expect(records.remove(refA)).toBe(true);
     expect(JSON.parse(text()).mountTargetEntries).toEqual([entry(podB, 0)]);
@@ -90,8 +93,11 @@ describe('mount records', () => {
   });
 
   it('bounds the disks of a VMI', () => {
-    for (const index of [0, 1, 2]) records.add(refA, index);
-    expect(() => records.add(refA, 3)).toThrow(expect.objectContaining({ code: Code.ResourceExhausted }));
+    const tooMany = expect.objectContaining({ code: Code.ResourceExhausted });
+    expect(() => records.add(refA, [0, 1, 2, 3])).toThrow(tooMany);
+    expect(readdirSync(directory)).toEqual([]);
+    records.add(refA, [0, 1, 2]);
+    expect(() => records.add(refA, [0, 3])).toThrow(tooMany);
   });
 
   it.each(['', '{', '[]', 'null', '{"mountTargetEntries":[{"targetFile":1}]}', '{"mountTargetEntries":{}}'])(
@@ -99,7 +105,7 @@ describe('mount records', () => {
     (content) => {
       writeFileSync(path(), content);
       expect(records.names(refA)).toBe(true);
-      records.add(refA, 5);
+      records.add(refA, [5]);
       expect(JSON.parse(text()).mountTargetEntries).toEqual([entry(refA.podUid, 5)]);
       writeFileSync(path(), content);
       expect(records.remove(refA)).toBe(true);
@@ -110,7 +116,7 @@ describe('mount records', () => {
   it('accepts a record without entries', () => {
     writeFileSync(path(), '{"mountTargetEntries":null,"usesSafePaths":true}');
     expect(records.names(refA)).toBe(false);
-    records.add(refA, 0);
+    records.add(refA, [0]);
     expect(records.names(refA)).toBe(true);
   });
 
@@ -125,25 +131,25 @@ describe('mount records', () => {
 
   it('does not follow a link in place of a record', () => {
     symlinkSync('/etc/passwd', path());
-    expect(() => records.add(refA, 0)).toThrow(/ELOOP/);
+    expect(() => records.add(refA, [0])).toThrow(/ELOOP/);
   });
 
   it('STO-015 reads and extends every recorded record of virt-handler', () => {
     const file = new URL('../../vectors/storage/container-disk-records.json.gz', import.meta.url);
-    const cases: { expected: { file: { mountTargetEntries: object[] } | null }[] }[] = JSON.parse(
+    const cases: { expected: { file: { mountTargetEntries: object[] | null } | null }[] }[] = JSON.parse(
       gunzipSync(readFileSync(file)).toString(),
     );
     const recorded = cases.flatMap(({ expected }) => expected.flatMap((step) => step.file ?? []));
-    expect(recorded.length).toBeGreaterThan(10);
+    expect(recorded.length).toBeGreaterThan(0);
     const roomy = new MountRecords(directory, '/var/lib/kubelet/pods', createPolicy());
     for (const record of recorded) {
       writeFileSync(path(), JSON.stringify(record));
       expect(roomy.remove(refA)).toBe(false);
-      roomy.add(refA, 7);
+      roomy.add(refA, [7]);
       expect(text()).toBe(
         JSON.stringify({
           ...record,
-          mountTargetEntries: [...record.mountTargetEntries, entry(refA.podUid, 7)],
+          mountTargetEntries: [...(record.mountTargetEntries ?? []), entry(refA.podUid, 7)],
         }),
       );
     }

@@ -158,6 +158,60 @@ describe('pod registry', () => {
     expect((await run())?.pidfd).toBe(100);
   });
 
+  describe('an operation that begins with a call', () => {
+    const gone = nativeError('ESRCH', { refused: true, unchanged: true });
+
+    function setUpCall(operation = async (_pidfd: number | undefined) => undefined) {
+      const made = setUp();
+      const body = vi.fn(operation);
+      const call = (ref = refA) =>
+        made.registry.callOnLauncher(invocation(), ref, (_, next) => body(next().launcher?.pidfd));
+      return { ...made, body, call };
+    }
+
+    it('STO-003 has the launcher checked by each of its calls, and in no call before', async () => {
+      const { launchers, registry, use } = setUp();
+      const { launcher } = await use();
+      const calls = await registry.callOnLauncher(invocation({ caps: 3n }), refA, async (_, call) => [
+        call(),
+        call(),
+      ]);
+      const expected = { caps: 3n, deadlineMs: 1000, launcher: { pidfd: launcher.pidfd, podUid: podA } };
+      expect(calls).toEqual([expected, expected]);
+      expect(launchers.checked).toEqual([]);
+    });
+
+    it('STO-002 is done on the launcher that came after the one that its call found gone', async () => {
+      const { launchers, use, call, body } = setUpCall(async (pidfd) => {
+        if (pidfd === 100) throw gone;
+      });
+      await use();
+      launchers.check = () => Promise.reject(gone);
+      await call();
+      expect(body.mock.calls).toEqual([[100], [110]]);
+      expect(launchers.closed).toEqual(expect.arrayContaining([100, 101, 102]));
+    });
+
+    it('STO-002 is not done again while the launcher lives, nor after a change', async () => {
+      for (const unchanged of [true, false]) {
+        const { launchers, use, call, body } = setUpCall(() =>
+          Promise.reject(nativeError('ESRCH', { refused: true, unchanged })),
+        );
+        await use();
+        if (!unchanged) launchers.check = () => Promise.reject(gone);
+        await expect(call()).rejects.toThrow();
+        expect(body).toHaveBeenCalledTimes(1);
+      }
+    });
+
+    it('refuses another VMI before it', async () => {
+      const { use, call, body } = setUpCall();
+      await use();
+      expect(await code(call({ podUid: podA, vmiUid: vmiB }))).toBe(Code.PermissionDenied);
+      expect(body).not.toHaveBeenCalled();
+    });
+  });
+
   it('does one operation at a time for a pod and bounds those that wait', async () => {
     const { use } = setUp({ maxWaitingPerPod: 2 });
     let finish: () => void = () => undefined;

@@ -182,7 +182,9 @@ describe('reasons not to act', () => {
         domain: running(),
       });
     expect(verdict(host, host)).toBe('sync');
-    expect(verdict(host, 'node02')).toBe('sync');
+    // The API server would let neither node write it but the one of the status.
+    expect(verdict(host, 'node02')).toBe('ignore-not-owned');
+    expect(verdict(host, '')).toBe('sync');
     expect(verdict('node02', host)).toBe('sync');
     expect(verdict('', '')).toBe('ignore-not-owned');
     expect(verdict('node02', '')).toBe('ignore-not-owned');

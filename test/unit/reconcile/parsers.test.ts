@@ -1,7 +1,12 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import {
+  formatQuantity,
+  type QuantityFormat,
+  quantityNanos,
+  quantityValue,
+} from '../../../agent/api/quantity.js';
 import { parseHostTopology } from '../../../agent/reconcile/host-topology.js';
-import { formatQuantity, quantityNanos, quantityValue } from '../../../agent/reconcile/quantity.js';
 import { instant, rfc3339 } from '../../../agent/reconcile/time.js';
 import { parseXml, XmlError } from '../../../agent/reconcile/xml.js';
 
@@ -28,15 +33,16 @@ describe('quantities', () => {
 
   it('are written in canonical form', () => {
     expect(formatQuantity(1048576000n, 'decimal')).toBe('1048576k');
+    expect(formatQuantity(1048576000n, 'exponent')).toBe('1048576e3');
     expect(formatQuantity(1n << 31n, 'binary')).toBe('2Gi');
     expect(formatQuantity(1000n, 'binary')).toBe('1k');
     expect(formatQuantity(0n, 'binary')).toBe('0');
     fc.assert(
       fc.property(
         fc.bigInt({ min: 0n, max: 1n << 63n }),
-        fc.constantFrom('decimal', 'binary'),
+        fc.constantFrom<QuantityFormat[]>('decimal', 'binary', 'exponent'),
         (value, format) => {
-          expect(quantityValue(formatQuantity(value, format as 'decimal'))).toBe(value);
+          expect(quantityValue(formatQuantity(value, format))).toBe(value);
         },
       ),
     );

@@ -1,10 +1,11 @@
 import { describe, expect, it } from 'vitest';
+import type { Vmi } from '../../../agent/api/vmi.js';
 import { slowStartMs } from '../../../agent/reconcile/decide.js';
 import { calculatePhase } from '../../../agent/reconcile/phase.js';
 import { ConnectHeldBack, GhostRecordConflict } from '../../../agent/reconcile/ports.js';
 import { rfc3339 } from '../../../agent/reconcile/time.js';
 import { aDomain, aVmi, deleting, gone, uid } from './objects.js';
-import { key, World } from './world.js';
+import { key, type Stubs, World } from './world.js';
 
 const destructive = [
   'launcher.ShutdownVirtualMachine',
@@ -174,6 +175,137 @@ describe('a domain that is off while it starts', () => {
     ];
     for (const world of worlds) {
       expect(world.calls).toContain('launcher.DeleteVirtualMachine');
+      expect(world.requeues).toEqual([]);
+    }
+  });
+});
+
+describe('a domain that is off and was not started, by an event that the launcher could not send before', () => {
+  const late = (vmi: Vmi, stubs: Stubs = { launcherDomain: aDomain('Running') }, reason = 'Unknown') => {
+    const world = new World();
+    world.put(vmi);
+    world.domains.set(key, aDomain('Shutoff', reason));
+    world.stubs = stubs;
+    return world;
+  };
+
+  it('REC-047 is not deleted if it runs: its launcher is asked first', async () => {
+    for (const reason of ['', 'Unknown', 'Failed']) {
+      const world = late(aVmi(), undefined, reason);
+      expect(await world.pass()).toBeNull();
+      expectNothingDestroyed(world);
+      expect(world.domains.get(key)?.Status.Status).toBe('Running');
+      expect(world.puts.map(({ status }) => status.phase)).toEqual(['Running']);
+    }
+  });
+
+  it('REC-047 a deleted VMI is shut down, not undefined', async () => {
+    const world = late(aVmi({ metadata: deleting }));
+    await world.pass();
+    expect(world.calls).toContain('launcher.ShutdownVirtualMachine');
+    expect(world.calls).not.toContain('launcher.DeleteVirtualMachine');
+  });
+
+  it('REC-047 a launcher that cannot be asked is an error and changes nothing', async () => {
+    const world = late(aVmi(), { getDomainError: 'timeout' });
+    expect(await world.pass()).toBe('timeout');
+    expectNothingDestroyed(world);
+    expect(world.puts).toEqual([]);
+  });
+
+  it('REC-047 it is deleted if the launcher says so too, has no domain, or is dead', async () => {
+    for (const stubs of [
+      { launcherDomain: aDomain('Shutoff', 'Unknown') },
+      { launcherDomain: aDomain('Shutoff', 'Crashed') },
+      {},
+      { launcherUnresponsive: true },
+    ]) {
+      const world = late(aVmi(), stubs);
+      expect(await world.pass()).toBeNull();
+      expect(world.calls).toContain('launcher.DeleteVirtualMachine');
+      expect(world.forgotten).toHaveLength(1);
+    }
+  });
+});
+
+describe('a domain that is said to start up', () => {
+  const starting = (vmi = aVmi({ phase: 'Scheduled' })) => {
+    const world = new World();
+    world.put(vmi);
+    world.domains.set(key, aDomain('Paused', 'StartingUp'));
+    return world;
+  };
+  const passAfter = async (world: World, ms: number) => {
+    world.now += ms;
+    expect(await world.pass()).toBeNull();
+  };
+
+  it('REC-010 its launcher is asked after 5 s, because a start that failed is no event', async () => {
+    const world = starting();
+    world.stubs = { launcherDomain: aDomain('Shutoff', 'Failed') };
+    await passAfter(world, 0);
+    await passAfter(world, 4_000);
+    expect(world.calls).toEqual([]);
+    expect(world.requeues).toEqual([5, 1].map((seconds) => ({ key, seconds })));
+    await passAfter(world, 1_000);
+    expectNothingDestroyed(world);
+    const told = world.calls.indexOf('launcher.GetDomain');
+    expect(told).toBeGreaterThan(-1);
+    expect(world.calls.indexOf('launcher.SyncVirtualMachine')).toBeGreaterThan(told);
+  });
+
+  it('REC-010 a guest that started and ended meanwhile is deleted', async () => {
+    const world = starting();
+    world.stubs = { launcherDomain: aDomain('Shutoff', 'Crashed') };
+    await passAfter(world, 0);
+    await passAfter(world, 5_000);
+    expect(world.calls).toContain('launcher.DeleteVirtualMachine');
+    expect(world.puts.at(-1)?.status.phase).toBe('Failed');
+    expect(world.synced).toEqual([]);
+  });
+
+  it('REC-010 nothing is done while the launcher says so again, or an event says more', async () => {
+    const world = starting();
+    world.stubs = { launcherDomain: aDomain('Paused', 'StartingUp') };
+    await passAfter(world, 0);
+    await passAfter(world, 5_000);
+    expect(world.calls).toEqual(['clients.IsUnresponsive', 'clients.Get', 'launcher.GetDomain']);
+    expect(world.requeues).toEqual([5, 5].map((seconds) => ({ key, seconds })));
+
+    world.domains.set(key, aDomain('Running'));
+    world.stubs = {};
+    await world.pass();
+    expect(world.puts.map(({ status }) => status.phase)).toEqual(['Running']);
+    expectNothingDestroyed(world);
+  });
+
+  it('REC-010 a launcher without the domain is synchronised, one that is dead fails the VMI', async () => {
+    for (const [stubs, phase] of [
+      [{}, 'Scheduled'],
+      [{ launcherUnresponsive: true }, 'Failed'],
+    ] as const) {
+      const world = starting();
+      world.stubs = stubs;
+      await passAfter(world, 0);
+      await passAfter(world, 5_000);
+      expect(world.domains.get(key)).toBeUndefined();
+      expect(world.synced).toHaveLength(phase === 'Failed' ? 0 : 1);
+      if (phase === 'Failed') expect(world.puts.at(-1)?.status.phase).toBe('Failed');
+    }
+  });
+
+  it('REC-010 one that may be migrating is left to its controllers', async () => {
+    const annotations = { 'kubevirt.io/create-migration-target': 'true' };
+    for (const vmi of [
+      aVmi(),
+      aVmi({ phase: 'Scheduled', metadata: { annotations } }),
+      aVmi({ phase: 'Scheduled', status: { migrationState: { targetNode: 'node01' } } }),
+      aVmi({ phase: 'Scheduled', status: { nodeName: 'node02' } }),
+    ]) {
+      const world = starting(vmi);
+      await passAfter(world, 0);
+      await passAfter(world, 10_000);
+      expect(world.calls).toEqual([]);
       expect(world.requeues).toEqual([]);
     }
   });

@@ -78,8 +78,6 @@ export class World {
   readonly puts: Vmi[] = [];
   readonly synced: { vmi: Vmi; options: VirtualMachineOptions }[] = [];
   readonly unmounted: ReadonlySet<string>[] = [];
-  /** UIDs of the VMIs whose device policy was applied. */
-  readonly policies: string[] = [];
   readonly closed: VmiRef[] = [];
   readonly forgotten: VmiRef[] = [];
   readonly panics: string[] = [];
@@ -265,12 +263,6 @@ export class World {
             }
           }
           return true;
-        },
-      },
-      devicePolicy: {
-        apply: async (vmi) => {
-          this.policies.push(vmi.metadata.uid);
-          this.#fail('devicePolicyError');
         },
       },
       hypervisor: {

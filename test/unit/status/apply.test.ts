@@ -3,8 +3,10 @@ import type { Vmi } from '../../../agent/api/vmi.js';
 import { parseClusterConfig } from '../../../agent/cluster/config.js';
 import { readDomain } from '../../../agent/domains/domain-json.js';
 import { applyStatusRules } from '../../../agent/reconcile/status/apply.js';
+import { commandObstacle, isAgentConnected } from '../../../agent/reconcile/status/guest-agent.js';
 import type { Iso } from '../../../agent/reconcile/status/iso-size.js';
 import type { StatusPorts, StatusSettings } from '../../../agent/reconcile/status/pass.js';
+import { volumeMigration } from '../../../agent/reconcile/status/volume-migratable.js';
 import { fakePorts } from './fakes.js';
 
 function settings(configuration: object = {}): StatusSettings {
@@ -38,11 +40,11 @@ describe('applyStatusRules', () => {
     const before = structuredClone(object);
     const first = await apply(object);
     expect(object).toEqual(before);
-    expect(first.requeueAfterSeconds).toEqual([1]);
+    expect(first.volumesOnTheirWay).toBe(true);
     const second = await apply(first.vmi);
     expect(second.vmi.status).toEqual(first.vmi.status);
     expect(second.events).toEqual([]);
-    expect(second.requeueAfterSeconds).toEqual([1]);
+    expect(second.volumesOnTheirWay).toBe(true);
   });
 
   it('REC-036 sets the size of ISO volumes while the VM runs', async () => {
@@ -167,5 +169,31 @@ describe('applyStatusRules', () => {
       await apply(deleting, { containerDisks }, noImageVolumes);
       expect(computed).toBe(0);
     });
+  });
+});
+
+it('REC-035 a guest has an agent as long as there is the condition, whatever it says', () => {
+  expect(isAgentConnected([{ type: 'AgentConnected', status: 'False' }])).toBe(true);
+  expect(isAgentConnected([{ type: 'Ready', status: 'True' }])).toBe(false);
+});
+
+describe('entries of the same name', () => {
+  it('REC-035 the later one of a guest agent command counts', () => {
+    const basic =
+      'ping get-time info shutdown network-get-interfaces get-fsinfo get-host-name get-users get-timezone get-osinfo';
+    const all = basic.split(' ').map((name) => ({ name: `guest-${name}`, enabled: true }));
+    const ping = { name: 'guest-ping', enabled: false };
+    expect(commandObstacle(vmi(), [ping, ...all])).toBeUndefined();
+    expect(commandObstacle(vmi(), [...all, ping])).toMatch('required basic commands');
+  });
+
+  it('REC-035 any read-only CD-ROM makes a volume one that every node has', () => {
+    const disks = [
+      { name: 'v', disk: {} },
+      { name: 'v', cdrom: {} },
+    ];
+    const volumes = [{ name: 'v', containerDisk: { image: 'i' } }];
+    const given = vmi({}, { volumes, domain: { devices: { disks } } });
+    expect(volumeMigration(given).blockMigration).toBe(false);
   });
 });

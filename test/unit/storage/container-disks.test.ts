@@ -1,8 +1,10 @@
+import { create } from '@bufbuild/protobuf';
 import { Code } from '@connectrpc/connect';
 import { beforeEach, describe, expect, it } from 'vitest';
 import type { Vmi } from '../../../agent/api/vmi.js';
 import { HelperError } from '../../../agent/helper/errors.js';
 import { type DiskPodState, HelperContainerDisks } from '../../../agent/storage/container-disks.js';
+import { FailureSchema } from '../../../gen/virtprivsep/privhelper/v1/common_pb.js';
 import { silentLog } from '../status/fakes.js';
 import { FakeDiskHelper } from './fakes.js';
 
@@ -55,6 +57,11 @@ const disk = (name: string, path?: string) => ({
   containerDisk: { image: 'i', ...(path && { path }) },
 });
 
+function helperError(method: string, field: string): HelperError {
+  const failure = create(FailureSchema, { operation: 'fake', field });
+  return new HelperError(`StorageService.${method}`, Code.Internal, 'EIO', failure);
+}
+
 function vmi(volumes: object[], firmware: object = {}, pods = ['p1']): Vmi {
   return {
     metadata: { name: 'vm', namespace: 'ns', uid: 'u1' },
@@ -83,23 +90,34 @@ describe('ready', () => {
     expect(await disks.ready(object, since)).toBe(true);
   });
 
-  it('STO-005 takes a disk that cannot be examined as not ready', async () => {
-    helper.statError = new HelperError('StorageService.StatContainerDisk', Code.Internal, 'EIO', undefined);
-    expect(await disks.ready(vmi([disk('boot')]), now)).toBe(false);
-    expect(lines.some((line) => line.includes('containerdisk boot of pod p1 is not ready'))).toBe(true);
+  it.each([
+    ['', 'containerdisk boot'],
+    ['volume_indexes[1]', 'containerdisk data'],
+    ['kernel_boot', 'kernelboot container'],
+  ])('STO-005 takes what cannot be examined (%j) as not ready', async (field, what) => {
+    helper.statError = helperError('StatContainerDisks', field);
+    const kernelBoot = { container: { image: 'i', kernelPath: '/k' } };
+    const object = vmi([disk('boot'), disk('data')], { kernelBoot });
+    expect(await disks.ready(object, now)).toBe(false);
+    expect(lines.some((line) => line.includes(`${what} of pod p1 is not ready`))).toBe(true);
     now += 60_001;
-    await expect(disks.ready(vmi([disk('boot')]), 1_000_000)).rejects.toThrow(
-      'containerdisk boot still not ready',
-    );
+    await expect(disks.ready(object, 1_000_000)).rejects.toThrow(`${what} still not ready`);
   });
 
-  it('STO-007 asks for the place among all volumes', async () => {
-    helper.listening.add(1).add(3);
-    expect(await disks.ready(vmi([blank, disk('a'), blank, disk('b')]), now)).toBe(true);
-    expect(helper.calls.filter((call) => call.startsWith('stat-disk'))).toEqual([
-      'stat-disk p1 1',
-      'stat-disk p1 3',
-    ]);
+  it('STO-007 asks once, for the places among all volumes, and names the first that is late', async () => {
+    const object = vmi([blank, disk('a'), blank, disk('b')]);
+    helper.listening.add(1);
+    await expect(disks.ready(object, now - 60_001)).rejects.toThrow('containerdisk b still not ready');
+    expect(helper.calls).toEqual(['stat-disks p1 1, 3']);
+    helper.listening.add(3);
+    expect(await disks.ready(object, now)).toBe(true);
+  });
+
+  it('asks the second of two pods for what the first one has not', async () => {
+    pods.set('p2', oldPod);
+    helper.isListening = (podUid, index) => (index === 0) === (podUid === 'p1');
+    expect(await disks.ready(vmi([disk('a'), disk('b')], {}, ['p1', 'p2']), now)).toBe(true);
+    expect(helper.calls).toEqual(['stat-disks p1 0, 1', 'stat-disks p2 1']);
   });
 
   it('STO-006 needs nothing from a pod that has image volumes', async () => {
@@ -120,25 +138,29 @@ describe('ready', () => {
     );
     helper.listening.add(null);
     expect(await disks.ready(object, 1_000_000)).toBe(true);
-    expect(helper.calls.at(-1)).toBe('stat-disk p1 kernel-boot');
+    expect(helper.calls.at(-1)).toBe('stat-disks p1 kernel-boot');
   });
 });
 
 describe('mountAndVerify', () => {
-  it('STO-007 mounts each disk at the place of its volume, with its own path', async () => {
+  it('STO-007 mounts each disk at the place of its volume, with its own path, by one call', async () => {
     await disks.mountAndVerify(vmi([disk('a'), blank, disk('b', '/images/b.qcow2')]));
-    expect(helper.calls.filter((call) => call.startsWith('mount'))).toEqual([
-      "mount p1 0 ''",
-      "mount p1 2 '/images/b.qcow2'",
-    ]);
+    expect(helper.calls).toEqual(["mount p1 0 '', 2 '/images/b.qcow2'"]);
   });
 
-  it('says which disk failed and does not go on', async () => {
-    helper.mountError = new Error('no file found in folder /disk, no disk present');
-    await expect(disks.mountAndVerify(vmi([disk('a'), disk('b')]))).rejects.toThrow(
-      'failed to mount containerdisk a: no file found in folder /disk, no disk present',
-    );
-    expect(helper.calls.filter((call) => call.startsWith('mount'))).toHaveLength(1);
+  it.each([
+    ['', 'containerdisk a'],
+    ['disks[0]', 'containerdisk a'],
+    ['disks[1].image_path', 'containerdisk b'],
+    ['kernel_artifacts[0]', 'kernel artifact /i'],
+    ['kernel_artifacts[1]', 'kernel artifact /k'],
+  ])('says what failed: %j', async (field, what) => {
+    helper.mountError = helperError('MountContainerDisks', field);
+    const container = { image: 'i', kernelPath: '/k', initrdPath: '/i' };
+    await expect(
+      disks.mountAndVerify(vmi([disk('a'), blank, disk('b')], { kernelBoot: { container } })),
+    ).rejects.toThrow(`failed to mount ${what}: helper StorageService.MountContainerDisks: EIO`);
+    expect(helper.calls).toHaveLength(1);
   });
 
   it('waits while pods of two kinds are there', async () => {
@@ -153,19 +175,19 @@ describe('mountAndVerify', () => {
     [{ initrdPath: '/boot/initrd' }, ["'/boot/initrd'"]],
     [{ kernelPath: '/k', initrdPath: '/i' }, ["'/i'", "'/k'"]],
     [{ kernelPath: '/k', initrdPath: '' }, ["'/k'"]],
+    [{ kernelPath: '/k', initrdPath: '/k' }, ["'/k'"]],
     [{}, []],
   ])('STO-011 mounts exactly the configured artifacts of %j', async (paths, mounted) => {
     const object = vmi([disk('a')], { kernelBoot: { container: { image: 'i', ...paths } } });
     await disks.mountAndVerify(object);
-    expect(helper.calls).toEqual(["mount p1 0 ''", ...mounted.map((path) => `mount p1 kernel-boot ${path}`)]);
+    expect(helper.calls).toEqual([
+      `mount p1 ${["0 ''", ...mounted.map((path) => `kernel-boot ${path}`)].join(', ')}`,
+    ]);
   });
 
-  it('says which kernel artifact failed', async () => {
-    helper.mountError = new Error('openat2 image: ENOENT');
-    const object = vmi([], { kernelBoot: { container: { image: 'i', kernelPath: '/k' } } });
-    await expect(disks.mountAndVerify(object)).rejects.toThrow(
-      'failed to mount kernel artifact /k: openat2 image: ENOENT',
-    );
+  it('STO-011 mounts nothing of a kernel-boot container without paths', async () => {
+    await disks.mountAndVerify(vmi([], { kernelBoot: { container: { image: 'i' } } }));
+    expect(helper.calls).toEqual([]);
   });
 });
 
@@ -214,22 +236,14 @@ describe('unmount', () => {
     expect(helper.calls).toEqual(['forget u1', 'unmount p1 of u1', 'unmount p2 of u1']);
   });
 
-  it('is done where the pod is gone, and fails where it is not', async () => {
-    helper.unmountError = new HelperError(
-      'StorageService.UnmountContainerDisks',
-      Code.NotFound,
-      'gone',
-      undefined,
-    );
-    await disks.unmount(ref);
-    helper.unmountError = new HelperError(
-      'StorageService.UnmountContainerDisks',
-      Code.Internal,
-      'EIO',
-      undefined,
-    );
-    await expect(disks.unmount(ref)).rejects.toThrow('failed to unmount the container disks of pod p1');
-  });
+  // The helper itself tells a pod that is gone from a failure.
+  it.each([Code.NotFound, Code.Internal])(
+    'fails, to be repeated, when the helper answers %i',
+    async (code) => {
+      helper.unmountError = new HelperError('StorageService.UnmountContainerDisks', code, 'EIO', undefined);
+      await expect(disks.unmount(ref)).rejects.toThrow('failed to unmount the container disks of pod p1');
+    },
+  );
 
   it('does nothing for an unknown UID', async () => {
     await disks.unmount({ ...ref, uid: '' });

@@ -39,8 +39,8 @@ class FakeHotplugHelper implements HotplugHelper {
     if (this.stuck.has(volume)) throw new Error(`${volume} is stuck`);
     const found = this.plugged.find((each) => each.volume === volume);
     this.plugged = this.plugged.filter((each) => each !== found);
-    // A device stays recorded until a call finds its node gone.
-    if (found?.kind === 'block') this.plugged.push({ ...found, kind: 'directory', plugged: false });
+    // A device stays recorded until it is denied.
+    if (found?.kind === 'block') this.plugged.push({ ...found, plugged: false });
     return found !== undefined;
   }
 
@@ -76,8 +76,8 @@ beforeEach(() => {
   policyError = undefined;
   const apply = async () => {
     if (policyError !== undefined) throw policyError;
-    const nodes = helper.plugged.filter(({ plugged }) => plugged);
-    policies.push(nodes.map(({ volume }) => volume).join(' '));
+    helper.plugged = helper.plugged.filter(({ plugged }) => plugged);
+    policies.push(helper.plugged.map(({ volume }) => volume).join(' '));
   };
   start = () =>
     new HelperHotplugVolumes({
@@ -189,6 +189,14 @@ describe('hot-plugged volumes of a pod', () => {
     expect(helper.calls).toHaveLength(2);
   });
 
+  it('STO-016 are none where the VMI has no UID yet', async () => {
+    const unborn = vmi(['a']);
+    unborn.metadata.uid = '';
+    await volumes.unmount(unborn, none);
+    expect(helper.calls).toEqual([]);
+    await expect(volumes.mount(unborn)).rejects.toThrow('vmi without uid');
+  });
+
   it('STO-024 all come from the given attachment pod on the target of a migration', async () => {
     await volumes.mount(vmi(['a', 'b']), 'target-attachment');
     expect(helper.calls).toEqual([
@@ -196,6 +204,8 @@ describe('hot-plugged volumes of a pod', () => {
       'plug b disk of target-attachment into lp',
     ]);
     expect(helper.plugged).toHaveLength(2);
+    await volumes.mount(vmi(['c']), '');
+    expect(helper.calls.at(-1)).toBe('plug c disk of of-c into lp');
   });
 
   describe('in block mode', () => {
@@ -208,18 +218,43 @@ describe('hot-plugged volumes of a pod', () => {
       return made;
     }
 
-    it('STO-018 may be opened once all are plugged, and the policy is applied when something has changed', async () => {
+    it('STO-018 may be opened once all are plugged, and are denied once unplugged', async () => {
       await volumes.mount(block(['a', 'b']));
-      expect(policies).toEqual(['a b']);
       for (const name of ['a', 'b']) helper.results.set(name, 'unchanged');
-      await volumes.mount(block(['a', 'b']));
-      expect(policies).toEqual(['a b']);
       await volumes.mount(block(['a', 'b', 'c']));
       expect(policies).toEqual(['a b', 'a b c']);
-      await volumes.unmount(block(['a', 'c'], ['a', 'b', 'c']), none);
+      const removed = block(['a', 'c'], ['a', 'b', 'c']);
+      await volumes.unmount(removed, none);
       expect(helper.calls.at(-1)).toBe('unplug b block');
       expect(policies).toEqual(['a b', 'a b c', 'a c']);
       expect(helper.plugged.map(({ volume }) => volume)).toEqual(['a', 'c']);
+      await volumes.unmount(removed, none);
+      expect(policies).toHaveLength(3);
+    });
+
+    it('STO-018 are no reason for a policy where a directory is recorded that never was mounted', async () => {
+      helper.plugged = [{ volume: 'dump', kind: 'directory', plugged: false, recorded: true }];
+      await volumes.unmount(vmi([]), none);
+      expect(helper.calls.at(-1)).toBe('unplug dump directory');
+      expect(policies).toEqual([]);
+    });
+
+    it('AFT-034 may be opened again after each pass, also when they left the spec and the guest has them', async () => {
+      await volumes.mount(vmi(['disk']));
+      expect(policies).toEqual([]);
+      const plugged = block(['a']);
+      await volumes.mount(plugged);
+      helper.results.set('a', 'unchanged');
+      await volumes.mount(plugged);
+      expect(policies).toHaveLength(2);
+      const removed = block([], ['a']);
+      for (const each of removed.status.volumeStatus ?? []) each.phase = 'Ready';
+      await volumes.mount(removed);
+      await volumes.unmount(removed, new Set(['a']));
+      expect(policies).toHaveLength(3);
+      // What cannot be allowed is not given to the VM.
+      policyError = new Error('disk of the host');
+      await expect(volumes.mount(plugged)).rejects.toThrow('disk of the host');
     });
 
     it('STO-018 are denied by the next agent when one has taken the node away and did not live to deny it', async () => {

@@ -36,15 +36,17 @@ export function quantityValue(text: string): bigint | undefined {
   return nanos < 0n ? -(-nanos / 1_000_000_000n) : divideUp(nanos, 1_000_000_000n);
 }
 
-export type QuantityFormat = 'decimal' | 'binary';
+export type QuantityFormat = 'decimal' | 'binary' | 'exponent';
 
 /** Which suffixes a quantity is written with. */
 export function quantityFormat(text: string): QuantityFormat {
-  return /[KMGTPE]i$/.test(text) ? 'binary' : 'decimal';
+  if (/[KMGTPE]i$/.test(text)) return 'binary';
+  return /[eE][+-]?\d+$/.test(text) ? 'exponent' : 'decimal';
 }
 
-/** Canonical form of a whole number: 2000000 -> `2M`, or 2097152 -> `2Mi` with binary suffixes. */
+/** Canonical form of a whole number: 2000000 -> `2M`, `2e6`, or 2097152 -> `2Mi` with binary suffixes. */
 export function formatQuantity(value: bigint, format: QuantityFormat): string {
+  if (format === 'exponent') return scaled(value, 1000n, ['', 'e3', 'e6', 'e9', 'e12', 'e15', 'e18']);
   // Kubernetes writes what is smaller than the first binary suffix with decimal ones.
   if (format === 'decimal' || value < 1024n) return decimalQuantity(value);
   return scaled(value, 1024n, ['', 'Ki', 'Mi', 'Gi', 'Ti', 'Pi', 'Ei']);
