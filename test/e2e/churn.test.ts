@@ -66,7 +66,7 @@ it('AFT-070 after VM upon VM agent, helper and host hold what they held before',
     agent: held('agent'),
     helper: held('helper'),
     series: await series(),
-    leftovers: await system.node.leftovers(),
+    leftovers: await system.node.present(),
   });
   const clean = (now: Awaited<ReturnType<typeof settled>>) =>
     now.series.length === 0 && now.leftovers.length === 0;

@@ -81,7 +81,7 @@ describe('guest', () => {
   });
   afterEach(async () => {
     await node.destroyPods();
-    expect((await node.leftovers()).filter((line) => !line.includes('peer.mjs'))).toEqual([]);
+    expect((await node.present()).filter((line) => !line.includes('peer.mjs'))).toEqual([]);
   });
   afterAll(async () => {
     await peer?.stop();

@@ -125,7 +125,7 @@ describe('pod sandbox', () => {
 
   it('lists what is left of a pod', async () => {
     const pod = await node.createPod({ name: 'p', vmiUid: vmi.vmiUid, podIP: '10.244.2.8' });
-    const found = await node.leftovers();
+    const found = await node.present();
     for (const kind of ['process', 'namespace', 'link', 'cgroup', 'directory']) {
       expect(found.some((line) => line.startsWith(`${kind} `))).toBe(true);
     }

@@ -15,6 +15,8 @@ import { removeTree } from './remove.js';
 import { type Spawned, signal, start, succeeds, waitFor } from './run.js';
 
 const deadlineMs = 20_000;
+/** For a helper or agent to close what it held of a pod. */
+const letGoMs = 5000;
 
 export interface NodeOptions {
   /** Node name (default `node01`). */
@@ -121,12 +123,22 @@ export class HarnessNode implements PodNode, NamespaceOwner {
     return runInNetns(this.netnsPid, command, args);
   }
 
+  /** What is `present()` after a while in which others may notice that a pod has ended, and let go of it. */
+  async leftovers(): Promise<string[]> {
+    let found: string[] = [];
+    await waitFor('nothing to be left', letGoMs, async () => {
+      found = await this.present();
+      return found.length === 0;
+    }).catch(() => undefined);
+    return found;
+  }
+
   /**
-   * Everything that still belongs to pods of this node, one line each: processes, namespaces held by
+   * Everything that belongs to pods of this node, one line each: processes, namespaces held by
    * anyone, mounts, links, cgroups, directories. Empty after all pods were destroyed; the node's own
    * things are not listed until it is destroyed too.
    */
-  async leftovers(): Promise<string[]> {
+  async present(): Promise<string[]> {
     const alive = this.#destroyed === undefined;
     const pods = [...this.#pods];
     const found = alive
