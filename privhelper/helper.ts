@@ -6,6 +6,7 @@ import type { AuditFile } from './audit/file.js';
 import type { Tickets } from './descriptors/tickets.js';
 import type { DisksInUse } from './devices/disks-in-use.js';
 import type { DeviceHierarchy } from './devices/hierarchy.js';
+import type { CommandLines } from './inspect/command-lines.js';
 import type { HotplugRecords } from './pods/hotplug-records.js';
 import type { PluggedDevices } from './pods/plugged-devices.js';
 import type { MountRecords } from './pods/records.js';
@@ -33,6 +34,7 @@ export interface Helper {
   readonly disksInUse: DisksInUse;
   readonly tickets: Tickets;
   readonly watcher: PodWatcher;
+  readonly commandLines: CommandLines;
   /** UIDs of the pods whose passt is being repaired. */
   readonly repairing: Set<string>;
   readonly selinux: Pick<SelinuxReader, 'mode'>;

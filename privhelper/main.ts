@@ -21,7 +21,9 @@ import { assertDedicated, openDirectory, ownDirectory, ownFiles } from './direct
 import { assertComplete, inspection, table } from './dispatch.js';
 import { type Flags, parseFlags } from './flags.js';
 import type { Helper } from './helper.js';
+import { CommandLines } from './inspect/command-lines.js';
 import { kernelShortcomings } from './inspect/health.js';
+import { readCommandLine } from './inspect/proc.js';
 import { HotplugRecords } from './pods/hotplug-records.js';
 import { PluggedDevices } from './pods/plugged-devices.js';
 import { MountRecords } from './pods/records.js';
@@ -237,6 +239,7 @@ function serve(
     disksInUse: new DisksInUse(flags.hostMounts, policy.kubeletPodsDir),
     tickets,
     watcher,
+    commandLines: new CommandLines(readCommandLine),
     repairing: new Set(),
     selinux,
     instance: {

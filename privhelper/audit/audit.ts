@@ -1,4 +1,8 @@
-/** The audit log: JSON lines, one at the begin and one at the end of every call, one for every refusal. */
+/**
+ * The audit log: JSON lines, one at the begin of every call with its arguments, one at its end, one for
+ * every refusal.
+ */
+import { createHash } from 'node:crypto';
 import type { Peer } from '../../native/binding.js';
 import type { CallFailure } from '../failure.js';
 import { TokenBucket } from './limiter.js';
@@ -35,6 +39,12 @@ export interface AuditOptions {
 /** Refusals written at most: 100 at once, 20 a second. */
 const refusalBurst = 100;
 const refusalsPerSecond = 20;
+/**
+ * Of a call's arguments, as JSON text, and of what its failure says. A call can name some megabytes, which would
+ * push all older lines out with a few calls.
+ */
+const maxArguments = 16 << 10;
+const maxText = 1 << 10;
 
 export class AuditLog {
   private readonly refusals: TokenBucket;
@@ -51,7 +61,7 @@ export class AuditLog {
 
   /** Throws when the line cannot be written: the call must not happen then. */
   begin(call: AuditedCall): void {
-    this.options.sink.append(this.line('begin', call, {}));
+    this.options.sink.append(this.line('begin', call, { arguments: bounded(call.arguments) }));
   }
 
   /** Never throws: the call has happened. */
@@ -94,7 +104,6 @@ export class AuditLog {
       actor: call.actor,
       pod: call.podUid,
       vmi: call.vmiUid,
-      arguments: call.arguments,
       ...rest,
     })}\n`;
   }
@@ -112,10 +121,18 @@ function facts(failure: CallFailure | undefined): Record<string, unknown> {
   if (failure === undefined) return {};
   return {
     errno: failure.errnoName === '' ? undefined : failure.errnoName,
-    operation: failure.operation,
+    operation: failure.operation.slice(0, maxText),
     field: failure.field === '' ? undefined : failure.field,
-    message: failure.message,
+    message: failure.message.slice(0, maxText),
   };
+}
+
+/** The arguments, or of too many how long their JSON text is, its digest and its start. */
+function bounded(given: AuditedCall['arguments']): AuditedCall['arguments'] {
+  const text = JSON.stringify(given) ?? '';
+  if (text.length <= maxArguments) return given;
+  const sha256 = createHash('sha256').update(text).digest('hex');
+  return { length: text.length, sha256, start: text.slice(0, maxText) };
 }
 
 function round(milliseconds: number): number {

@@ -58,9 +58,7 @@ export class OperationReader {
       case 'end': {
         const begun = this.open.get(key);
         this.open.delete(key);
-        return [
-          { ...operation(line, outcomeOf(line)), ...(begun === undefined ? {} : { time: begun.time }) },
-        ];
+        return [{ ...begun, ...operation(line, outcomeOf(line)), ...(begun && { time: begun.time }) }];
       }
       case 'refusal':
         return [operation(line, 'refused')];

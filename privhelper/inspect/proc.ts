@@ -4,8 +4,8 @@
  */
 import { constants } from 'node:fs';
 import { open } from 'node:fs/promises';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { errnoOf } from '../failure.js';
+import type { CommandLines } from './command-lines.js';
 
 /** The whole text; throws EFBIG beyond `limit` bytes. */
 export async function readBounded(path: string, limit: number): Promise<string> {
@@ -46,7 +46,6 @@ export interface ProcessFacts {
 /** USER_HZ: the same on every architecture that KubeVirt supports. */
 const ticksPerSecond = 100;
 const maxCommandLine = 64 << 10;
-const commandLineMs = 500;
 const dnsSubdomain = /^[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?$/;
 
 /** Start of the process in clock ticks after boot: field 22 of proc_pid_stat(5). NaN when it is not there. */
@@ -68,24 +67,15 @@ export function parseClaims(commandLine: string): { claimedNamespace: string; cl
   return { claimedNamespace: flag('namespace'), claimedName: flag('name') };
 }
 
-/**
- * A command line is in its process's memory, which the process can make slow to read or too long: then there
- * is none.
- */
-async function readClaims(pid: number): Promise<ReturnType<typeof parseClaims>> {
-  const late = new AbortController();
-  const text = await Promise.race([
-    readBounded(`/proc/${pid}/cmdline`, maxCommandLine).catch(() => ''),
-    sleep(commandLineMs, '', { signal: late.signal }).catch(() => ''),
-  ]);
-  late.abort();
-  return parseClaims(text);
+/** The words of a command line, each with a NUL at its end. Throws EFBIG beyond 64 KiB. */
+export function readCommandLine(pid: number): Promise<string> {
+  return readBounded(`/proc/${pid}/cmdline`, maxCommandLine);
 }
 
 /** The caller makes sure that the process lives when this resolves, or the number may mean another one. */
-export async function readProcess(pid: number): Promise<ProcessFacts> {
+export async function readProcess(pid: number, commandLines: CommandLines): Promise<ProcessFacts> {
   const uptimeMs = Number((await readBounded('/proc/uptime', 128)).split(' ', 1)[0]) * 1000;
   const startTicks = parseStartTicks(await readBounded(`/proc/${pid}/stat`, 4096));
   const ageMs = Math.max(0, Math.round(uptimeMs - (startTicks * 1000) / ticksPerSecond) || 0);
-  return { ageMs, ...(await readClaims(pid)) };
+  return { ageMs, ...parseClaims(await commandLines.of(pid)) };
 }

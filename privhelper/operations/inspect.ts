@@ -22,6 +22,7 @@ import { type PolicyInForce, policyOfList, policyOfPrograms } from '../devices/i
 import { toFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
 import { readCgroups } from '../inspect/cgroup.js';
+import type { CommandLines } from '../inspect/command-lines.js';
 import { maxMountinfoBytes, mountedDisks, parseMountinfo } from '../inspect/mountinfo.js';
 import { backingOf } from '../inspect/node-path.js';
 import { readBounded, readProcess } from '../inspect/proc.js';
@@ -107,7 +108,7 @@ export async function listPods(
 }
 
 async function inspectPod(
-  { native, pods, forbiddenNetworks }: Helper,
+  { native, pods, commandLines, forbiddenNetworks }: Helper,
   invocation: Invocation,
   pod: ObservedPod,
 ): Promise<MessageInitShape<typeof InspectedPodSchema>> {
@@ -118,7 +119,7 @@ async function inspectPod(
   }
   try {
     return await pods.observe(invocation, pod.podUid, async ({ launcher, pinned, vmiUid }) => {
-      const process = await processMessage(launcher);
+      const process = await processMessage(launcher, commandLines);
       const disks = mountedDisks(await readMounts(launcher.pid));
       const call = invocation.within(invocation.call.caps, perPodMs);
       // Also says that the launcher still lives, so what was read is its.
@@ -137,8 +138,11 @@ async function inspectPod(
   }
 }
 
-async function processMessage(launcher: Launcher): Promise<MessageInitShape<typeof LauncherProcessSchema>> {
-  const { ageMs, ...claims } = await readProcess(launcher.pid);
+async function processMessage(
+  launcher: Launcher,
+  commandLines: CommandLines,
+): Promise<MessageInitShape<typeof LauncherProcessSchema>> {
+  const { ageMs, ...claims } = await readProcess(launcher.pid, commandLines);
   return {
     pid: launcher.pid,
     uid: launcher.uid,

@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import {
   fstatSync,
   mkdirSync,
@@ -58,10 +59,9 @@ describe('audit log', () => {
       peer: { pid: agent.pid, uid: agent.uid },
       pod: podA,
       vmi: vmiA,
-      arguments: { volumeIndex: 3 },
     };
     expect(lines).toEqual([
-      { ...common, event: 'begin' },
+      { ...common, event: 'begin', arguments: { volumeIndex: 3 } },
       { ...common, event: 'end', decision: 'allowed', duration_ms: 1.235 },
     ]);
   });
@@ -78,6 +78,23 @@ describe('audit log', () => {
       { decision: 'refused', errno: 'ELOOP', operation: 'openat2 launcher-sock' },
       { decision: 'failed', errno: 'EBUSY' },
     ]);
+  });
+
+  it('writes of arguments and messages beyond their bounds how long they are and how they start', () => {
+    const { audit, lines } = log();
+    const images = Array.from({ length: 256 }, () => ({ imagePath: '\x01'.repeat(4000) }));
+    audit.begin({ ...call, arguments: { images } });
+    audit.end(call, malformed('images', 'x'.repeat(100_000)), 1);
+    const text = JSON.stringify({ images });
+    expect(lines[0]?.['arguments']).toEqual({
+      length: text.length,
+      sha256: createHash('sha256').update(text).digest('hex'),
+      start: text.slice(0, 1024),
+    });
+    for (const line of lines) expect(JSON.stringify(line).length).toBeLessThan(4096);
+    const most = { name: 'x'.repeat(16_384 - '{"name":""}'.length) };
+    audit.begin({ ...call, arguments: most });
+    expect(lines[2]?.['arguments']).toEqual(most);
   });
 
   it('does not let a call happen that cannot be written', () => {

@@ -9,8 +9,15 @@ import { inspection, subjectWords, table } from '../../../privhelper/dispatch.js
 import { toFailure } from '../../../privhelper/failure.js';
 import type { Helper } from '../../../privhelper/helper.js';
 import { parseCgroup, parseHierarchyMounts } from '../../../privhelper/inspect/cgroup.js';
+import { CommandLines } from '../../../privhelper/inspect/command-lines.js';
 import { mountedDisks, mountOf, parseMountinfo } from '../../../privhelper/inspect/mountinfo.js';
-import { parseClaims, parseStartTicks, readBounded, readProcess } from '../../../privhelper/inspect/proc.js';
+import {
+  parseClaims,
+  parseStartTicks,
+  readBounded,
+  readCommandLine,
+  readProcess,
+} from '../../../privhelper/inspect/proc.js';
 import type { Invocation } from '../../../privhelper/invocation.js';
 import { explain } from '../../../privhelper/operations/explain.js';
 import { getNetwork, listPods } from '../../../privhelper/operations/inspect.js';
@@ -298,11 +305,31 @@ describe('dispatch table', () => {
 
 describe('files of /proc', () => {
   it('reads this process', async () => {
-    const { ageMs, claimedName } = await readProcess(process.pid);
+    const { ageMs, claimedName } = await readProcess(process.pid, new CommandLines(readCommandLine));
     expect(ageMs).toBeGreaterThan(0);
     expect(ageMs).toBeLessThan(24 * 3600 * 1000);
     expect(claimedName).toBe('');
     await expect(readBounded('/proc/self/status', 10)).rejects.toThrow('read /proc/self/status');
+  });
+
+  it('keeps no more than two threads waiting for command lines that do not come', async () => {
+    const answers = new Map<number, (text: string) => void>();
+    const asked: number[] = [];
+    const lines = new CommandLines((pid) => {
+      asked.push(pid);
+      if (pid >= 10) return pid === 11 ? Promise.reject(new Error('gone')) : Promise.resolve(`line ${pid}`);
+      return new Promise((resolve) => answers.set(pid, resolve));
+    });
+    expect([await lines.of(10), await lines.of(11)]).toEqual(['line 10', '']);
+    expect(await lines.of(1)).toBe('');
+    expect([await lines.of(1), await lines.of(10)]).toEqual(['', 'line 10']);
+    expect(await lines.of(2)).toBe('');
+    // Two threads are enough for them: nobody else is read until one answers.
+    expect(await lines.of(10)).toBe('');
+    expect(asked).toEqual([10, 11, 1, 10, 2]);
+    answers.get(2)?.('late');
+    await new Promise(setImmediate);
+    expect([await lines.of(1), await lines.of(10)]).toEqual(['', 'line 10']);
   });
 
   it('finds the start time behind any command name', () => {

@@ -80,11 +80,18 @@ describe('audit log', () => {
 
   it('makes one operation of begin and end', () => {
     const reader = new OperationReader();
-    expect(reader.read(line('begin', { ...call, arguments: {} }))).toEqual([]);
+    expect(reader.read(line('begin', { ...call, arguments: { images: 2 } }))).toEqual([]);
     expect(reader.unfinished).toHaveLength(1);
     const end = line('end', { ...call, time: '2026-01-01T00:00:01.000Z', decision: 'failed', errno: 'EIO' });
     expect(reader.read(end)).toMatchObject([
-      { outcome: 'failed', errno: 'EIO', pod: podA, time: '2026-01-01T00:00:00.000Z', actor: 'agent' },
+      {
+        outcome: 'failed',
+        errno: 'EIO',
+        pod: podA,
+        time: '2026-01-01T00:00:00.000Z',
+        actor: 'agent',
+        arguments: { images: 2 },
+      },
     ]);
     expect(reader.unfinished).toEqual([]);
   });
