@@ -88,7 +88,8 @@ export function detachmentOf(
   podInterface: string,
   plugins: BindingPlugins,
 ): Detachment | undefined {
-  if (bindingOf(iface) !== 'bridge' && !hasManagedTap(iface, plugins)) return undefined;
+  const plumbed = ['bridge', 'masquerade'].includes(bindingOf(iface)) || hasManagedTap(iface, plugins);
+  if (!plumbed) return undefined;
   return create(DetachmentSchema, { network: network.name, podInterface, primary: !isSecondary(network) });
 }
 

@@ -16,5 +16,7 @@ const permanent = new Set(['EPERM', 'EACCES', 'EEXIST']);
 export function isRetryable(error: unknown): boolean {
   if (!(error instanceof HelperError)) return false;
   if (error instanceof HelperUnavailable || error.code === Code.DeadlineExceeded) return true;
-  return error.unchanged && error.field === '' && !permanent.has(error.errnoName);
+  // A plan, or a pod link, with which no plan can be carried out.
+  const impossible = error.refused && error.errnoName === 'EINVAL';
+  return error.unchanged && error.field === '' && !permanent.has(error.errnoName) && !impossible;
 }

@@ -103,12 +103,8 @@ export class HelperPodNetworks implements PodNetworks {
     if (unplugged.length === 0 && pending.length === 0) return;
 
     const view = await this.#view(vmi);
-    const discovered = new Map<string, Member>();
-    for (const member of members) {
-      if (!isAbsent(member.iface))
-        discovered.set(member.network.name, await this.#discover(vmi, member, view));
-    }
-    const toPlumb = pending.map((member) => discovered.get(member.network.name) ?? member);
+    const toPlumb: Member[] = [];
+    for (const member of pending) toPlumb.push(await this.#discover(vmi, member, view));
     await this.#plug(vmi, toPlumb, view);
     try {
       for (const member of toPlumb) await this.#setPhase(vmi, member, 'finished');
@@ -156,15 +152,16 @@ export class HelperPodNetworks implements PodNetworks {
   }
 
   /**
-   * Records the addresses of an interface, and of a pending bridge also what its guest is to be told:
-   * plumbing takes the routes away that this is read from.
+   * Records the addresses of a pending interface, and of a bridge also what its guest is to be told: plumbing takes
+   * away what they are read from, so what is recorded of this pod is never read again.
    */
   async #discover(vmi: Vmi, member: Member, view: PodView): Promise<Member> {
     const { network, iface, record } = member;
+    const known = record.dhcp !== undefined || record.podIps.length > 0;
+    if (known && record.podUid === view.pod.podUid) return member;
     const podInterface = podInterfaceOf(member, view);
     const renamed = renamedLink(podInterface);
     const links = new Set(view.observed.links.map(({ name }) => name));
-    if (record.dhcp !== undefined && links.has(renamed)) return member;
     // What was unplugged keeps its second name, and may be plugged again before Multus has taken it away.
     const unplugged = isSecondary(network) && bindingOf(iface) === 'bridge' && !links.has(podInterface);
     const link = unplugged && links.has(renamed) ? renamed : podInterface;
@@ -174,9 +171,11 @@ export class HelperPodNetworks implements PodNetworks {
       ...record,
       podUid: view.pod.podUid,
       ...(found.podIps.length > 0 && { iface, podIps: found.podIps }),
-      ...(record.phase === 'pending' && found.dhcp !== undefined && { dhcp: found.dhcp }),
+      ...(found.dhcp !== undefined && { dhcp: found.dhcp }),
     };
-    if (found.podIps.length > 0) await this.#options.state.write(vmi.metadata.uid, network.name, next);
+    if (found.podIps.length > 0 || found.dhcp !== undefined) {
+      await this.#options.state.write(vmi.metadata.uid, network.name, next);
+    }
     return { ...member, record: next };
   }
 

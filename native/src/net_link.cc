@@ -24,14 +24,14 @@ Transaction::Change unless_created(const LinkRecord& link, Transaction::Change u
   return link.created ? nullptr : undo;
 }
 
-void put_address(MessageBuilder& message, uint32_t index, const IpAddress& address, uint8_t prefix_length) {
+void put_address(MessageBuilder& message, const AddressRecord& record) {
   ifaddrmsg header{};
-  header.ifa_family = static_cast<uint8_t>(address.family());
-  header.ifa_prefixlen = prefix_length;
-  header.ifa_index = index;
+  header.ifa_family = static_cast<uint8_t>(record.address.family());
+  header.ifa_prefixlen = record.prefix_length;
+  header.ifa_index = record.link;
   message.header(header);
-  message.attribute(IFA_LOCAL, address.bytes.data(), address.size);
-  message.attribute(IFA_ADDRESS, address.bytes.data(), address.size);
+  message.attribute(IFA_LOCAL, record.address.bytes.data(), record.address.size);
+  message.attribute(IFA_ADDRESS, record.peer.bytes.data(), record.peer.size);
 }
 
 // The last address of the IPv4 network.
@@ -239,13 +239,13 @@ Status Links::add_address(LinkRecord& link, const IpAddress& address, uint8_t pr
   std::string operation = "add " + address.text() + "/" + std::to_string(prefix_length) + " to " + link.name;
   AddressRecord added;
   added.link = link.index;
-  added.address = address;
+  added.address = added.peer = address;
   added.prefix_length = prefix_length;
   Status done = changes_.run(
       operation,
       [&] {
         return route_.request(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, operation, [&](MessageBuilder& message) {
-          put_address(message, link.index, address, prefix_length);
+          put_address(message, added);
           if (address.size != 4 || prefix_length >= 31) return;
           IpAddress broadcast = broadcast_of(address, prefix_length);
           message.attribute(IFA_BROADCAST, broadcast.bytes.data(), broadcast.size);
@@ -253,7 +253,7 @@ Status Links::add_address(LinkRecord& link, const IpAddress& address, uint8_t pr
       },
       unless_created(link, [this, added, operation] {
         return route_.request(RTM_DELADDR, 0, "undo " + operation, [&](MessageBuilder& message) {
-          put_address(message, added.link, added.address, added.prefix_length);
+          put_address(message, added);
         });
       }));
   if (done) link.addresses.push_back(added);
@@ -266,7 +266,7 @@ Status Links::remove_address(const LinkRecord& link, const AddressRecord& addres
       operation,
       [&] {
         return route_.request(RTM_DELADDR, 0, operation, [&](MessageBuilder& message) {
-          put_address(message, address.link, address.address, address.prefix_length);
+          put_address(message, address);
         });
       },
       [this, address, operation] { return restore_address(address, "undo " + operation); });

@@ -62,6 +62,7 @@ Status read_sets(NetlinkSocket& netfilter, int family, std::map<std::string, std
   for (const std::string& name : names) {
     if (!done) return done;
     std::vector<std::vector<uint8_t>> elements;
+    bool whole = true;
     done = netfilter.dump(
         nft_type(NFT_MSG_GETSETELEM), "list NAT set " + name,
         [&](MessageBuilder& message) {
@@ -69,8 +70,13 @@ Status read_sets(NetlinkSocket& netfilter, int family, std::map<std::string, std
           message.text(NFTA_SET_ELEM_LIST_TABLE, kNatTable);
           message.text(NFTA_SET_ELEM_LIST_SET, name);
         },
-        [&](const Message& message) { return parse_elements(message.payload, kMaxElements, &elements); });
-    if (done) (*out)[name] = set_text(std::move(elements));
+        [&](const Message& message) {
+          int code = parse_elements(message.payload, kMaxElements, &elements);
+          // More than any rule of ours looks up in: a stranger's.
+          whole = whole && code != E2BIG;
+          return code == E2BIG ? 0 : code;
+        });
+    if (done && whole) (*out)[name] = set_text(std::move(elements));
   }
   return done;
 }

@@ -16,6 +16,9 @@ namespace {
 
 constexpr int kReadings = 3;
 
+// A kernel without IPv6 answers for all families when it is asked for that one. Each header begins with the family.
+bool is_of(const Message& message, uint8_t family) { return message.payload.size != 0 && message.payload.data[0] == family; }
+
 template <typename Header>
 std::function<void(MessageBuilder&)> with(const Header& header) {
   return [header](MessageBuilder& message) { message.header(header); };
@@ -34,7 +37,8 @@ Status read_links(NetlinkSocket& route, Inventory* out) {
 Status read_addresses(NetlinkSocket& route, uint8_t family, Inventory* out) {
   ifaddrmsg header{};
   header.ifa_family = family;
-  return route.dump(RTM_GETADDR, "list addresses", with(header), [out](const Message& message) {
+  return route.dump(RTM_GETADDR, "list addresses", with(header), [out, family](const Message& message) {
+    if (!is_of(message, family)) return 0;
     AddressRecord address;
     if (!parse_address(message.payload, &address)) return EPROTO;
     auto link = std::find_if(out->links.begin(), out->links.end(),
@@ -49,7 +53,8 @@ Status read_addresses(NetlinkSocket& route, uint8_t family, Inventory* out) {
 Status read_routes(NetlinkSocket& route, uint8_t family, Inventory* out) {
   rtmsg header{};
   header.rtm_family = family;
-  return route.dump(RTM_GETROUTE, "list routes", with(header), [out](const Message& message) {
+  return route.dump(RTM_GETROUTE, "list routes", with(header), [out, family](const Message& message) {
+    if (!is_of(message, family)) return 0;
     RouteRecord record;
     if (!parse_route(message.payload, &record)) return EPROTO;
     if ((record.flags & RTM_F_CLONED) != 0 || record.table == RT_TABLE_LOCAL) return 0;

@@ -206,14 +206,14 @@ bool parse_address(Bytes payload, AddressRecord* out) {
   out->prefix_length = header.ifa_prefixlen;
   AttributeReader reader(row);
   Attribute attribute;
-  IpAddress local;
   bool good = true;
   while (good && reader.next(&attribute)) {
-    // On a point-to-point link IFA_ADDRESS is the peer and IFA_LOCAL the own address.
-    if (attribute.type == IFA_ADDRESS) good = read_address(attribute, header.ifa_family, &out->address);
-    if (attribute.type == IFA_LOCAL) good = read_address(attribute, header.ifa_family, &local);
+    if (attribute.type == IFA_ADDRESS) good = read_address(attribute, header.ifa_family, &out->peer);
+    if (attribute.type == IFA_LOCAL) good = read_address(attribute, header.ifa_family, &out->address);
   }
-  if (local.size != 0) out->address = local;
+  // IPv6 tells its own address as IFA_ADDRESS alone, unless it has a peer.
+  if (out->address.size == 0) out->address = out->peer;
+  if (out->peer.size == 0) out->peer = out->address;
   out->raw.assign(payload.data, payload.data + payload.size);
   return good && !reader.malformed() && out->address.size != 0 && out->prefix_length <= out->address.size * 8;
 }

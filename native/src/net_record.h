@@ -36,6 +36,7 @@ bool is_link_local(const IpAddress& address);
 struct AddressRecord {
   uint32_t link = 0;
   IpAddress address;
+  IpAddress peer;  // the same, but for the other end of a point-to-point address
   uint8_t prefix_length = 0;
   std::vector<uint8_t> raw;  // the payload, to put the address back exactly as it was
 

@@ -102,6 +102,14 @@ TEST(bridge_end_state) {
   check_that(pod.run("nft list ruleset").empty(), "no NAT");
 }
 
+TEST(bridge_takes_every_address_off_its_port) {
+  Pod pod(Pod::Addresses::kIpv4);
+  check_equal(pod.run("ip addr add 192.168.9.9 peer 192.168.9.1/32 dev eth0; ip addr add 10.244.2.6/24 dev eth0"), "",
+              "more addresses");
+  check_that(pod.apply(bridge_plan()).kind == Kind::kChanged, "bridge");
+  check_equal(pod.run("ip -o -4 addr show dev eth0-nic; ip route show dev eth0-nic"), "", "port");
+}
+
 TEST(managed_tap_end_state) {
   Pod bridge(Pod::Addresses::kIpv4);
   check_that(bridge.apply(bridge_plan()).kind == Kind::kChanged, "bridge");

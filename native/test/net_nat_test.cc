@@ -16,6 +16,7 @@ constexpr const char* kForeign =
     // A sidecar's iptables-nft uses the same table.
     "nft add table ip nat; nft add chain ip nat PREROUTING '{ type nat hook prerouting priority -100; }'; "
     "nft add rule ip nat PREROUTING tcp dport 15001 counter return; "
+    "nft add rule ip nat PREROUTING tcp dport { $(seq -s, 15002 15101) } counter return; "
     "nft add set ip nat theirs '{ type inet_service; flags interval; }'; nft add element ip nat theirs '{ 1-2 }'; "
     // And may use the chains of these names, since nothing says whose they are.
     "nft add chain ip nat prerouting '{ type nat hook prerouting priority -100; }'; "

@@ -129,6 +129,19 @@ TEST(threads_stay_in_their_own_pods) {
   CHECK(!mixed[0] && !mixed[1]);
 }
 
+// By hand also where the kernel has no IPv6 and lists everything when asked for that (net_vm.sh, ipv6.disable=1).
+TEST(each_address_and_route_once) {
+  Pod pod(Pod::Addresses::kIpv4);
+  Result<NetworkState> state = observe_network(pod.netns(), {});
+  CHECK(state);
+  const LinkState* eth0 = find(*state, "eth0");
+  CHECK(eth0 != nullptr);
+  auto is_ours = [](const auto& it) { return it.ip == "10.244.2.5"; };
+  CHECK(std::count_if(eth0->addresses.begin(), eth0->addresses.end(), is_ours) == 1);
+  auto is_default = [](const auto& it) { return it.destination == "0.0.0.0/0"; };
+  CHECK(std::count_if(state->routes.begin(), state->routes.end(), is_default) == 1);
+}
+
 TEST(more_links_than_allowed) {
   Pod pod(Pod::Addresses::kNone);
   std::string addresses = "for i in $(seq 1 65); do echo addr add 10.9.0.$i/24 dev eth0; done | ip -batch -";

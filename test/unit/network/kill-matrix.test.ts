@@ -1,4 +1,4 @@
-/** The agent dies before each of its steps in the pod's network; the next one brings it to the same end. */
+/** Agent or helper dies before each of its steps in the pod's network; the next try brings it to the same end. */
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,7 +10,8 @@ import type { VmiInterface, VmiNetwork } from '../../../agent/network/vmi-networ
 import type { ObserveResponse } from '../../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { vmiWithNetworks } from '../../vectors/objects.js';
 import { silentLog } from '../status/fakes.js';
-import { type FakeLink, type FakeRoute, observation, onePod, podUid } from './fakes.js';
+import { type FakeLink, type FakeRoute, helperUnavailable, observation, onePod, podUid } from './fakes.js';
+import { critical } from './world.js';
 
 const uid = 'uid-1';
 const mac = '0a:58:0a:f4:02:05';
@@ -52,31 +53,74 @@ class PodModel {
     return observation([...this.links.values()], this.routes);
   }
 
-  apply({ attachments, detachments }: Parameters<NetworkHelper['applyNetwork']>[0]): boolean {
-    for (const { podInterface, primary, binding } of attachments) {
-      const stem = podInterface.replace(/^pod/, '');
+  /** Changes at most as much as `limit` steps, after which the helper is dead. */
+  apply(request: ApplyRequest, limit = Number.POSITIVE_INFINITY): boolean {
+    const steps = this.#steps(request);
+    for (const step of steps.slice(0, limit)) step();
+    if (limit < steps.length) throw helperUnavailable();
+    return true;
+  }
+
+  #steps({ attachments, detachments }: ApplyRequest): (() => void)[] {
+    return [
+      ...attachments.flatMap((attachment) => this.#attach(attachment)),
+      ...detachments.map(({ podInterface }) => () => {
+        const stem = podInterface.replace(/^pod/, '');
+        for (const name of [`k6t-${stem}`, `tap${stem}`, podInterface]) this.links.delete(name);
+        this.records.delete(podInterface);
+      }),
+    ];
+  }
+
+  /** In the helper's order: the pod link loses its routes, its IPv6 addresses and then its name. */
+  #attach({ podInterface, primary, binding }: ApplyRequest['attachments'][number]): (() => void)[] {
+    const stem = podInterface.replace(/^pod/, '');
+    const [standIn, renamed] = [`k6d-${stem}`, `${stem}-nic`];
+    const link = this.links.get(podInterface);
+    const plumb = () => {
       this.#put({ name: `k6t-${stem}`, index: 20, kind: 'bridge' });
       this.#put({ name: primary ? 'tap0' : `tap${stem}`, index: 21, kind: 'tun' });
-      if (binding.case !== 'bridge') continue;
-      this.records.set(podInterface, binding.value.dhcp);
-      const link = this.links.get(podInterface);
-      if (link === undefined || this.links.has(`${stem}-nic`)) continue;
-      this.#put({ ...link, name: `${stem}-nic`, addresses: [] });
-      this.#put({ ...link, index: 22, kind: 'dummy' });
-      this.routes = this.routes.filter((route) => route.link !== podInterface);
-    }
-    for (const { podInterface } of detachments) {
-      const stem = podInterface.replace(/^pod/, '');
-      for (const name of [`k6t-${stem}`, `tap${stem}`, podInterface]) this.links.delete(name);
-      this.records.delete(podInterface);
-    }
-    return true;
+    };
+    if (binding.case === 'masquerade') return [plumb];
+    const record = () => {
+      if (binding.case === 'bridge') this.records.set(podInterface, binding.value.dhcp);
+    };
+    const moveLink = [
+      () => {
+        if (!this.links.has(standIn))
+          this.#put({ ...this.#link(podInterface), name: standIn, index: 22, kind: 'dummy' });
+        plumb();
+      },
+      () => {
+        const down = this.#link(podInterface);
+        this.#put({ ...down, addresses: down.addresses?.filter((text) => !text.includes(':')) ?? [] });
+        this.routes = this.routes.filter((route) => route.link !== podInterface);
+      },
+      () => {
+        this.#put({ ...this.#link(podInterface), name: renamed, addresses: [] });
+        this.links.delete(podInterface);
+      },
+    ];
+    const finish = () => {
+      this.#put({ ...this.#link(standIn), name: podInterface });
+      this.links.delete(standIn);
+    };
+    if (link === undefined) return [record, finish];
+    return this.links.has(renamed) ? [record] : [record, ...moveLink, finish];
+  }
+
+  #link(name: string): FakeLink {
+    const link = this.links.get(name);
+    if (link === undefined) throw new Error(`no link ${name}`);
+    return link;
   }
 
   #put(link: FakeLink) {
     this.links.set(link.name, link);
   }
 }
+
+type ApplyRequest = Parameters<NetworkHelper['applyNetwork']>[0];
 
 class MortalStore extends NetworkStateStore {
   constructor(
@@ -117,6 +161,34 @@ const scenarios: readonly Scenario[] = [
     links: [{ ...eth0, addresses: ipv4 }],
     ...{ networks: [primary], interfaces: [{ name: 'default', bridge: {} }], passed: ['default'] },
   },
+  ...[
+    { what: 'IPv6 only', addresses: ['fd00:10:244:2::5/64'] },
+    { what: 'without an address', addresses: [] },
+  ].map(({ what, addresses }) => ({
+    what: `a bridge is set up, ${what}`,
+    links: [{ ...eth0, addresses }],
+    ...{ networks: [primary], interfaces: [{ name: 'default', bridge: {} }], passed: ['default'] },
+  })),
+  {
+    what: 'a managed tap is set up, dual stack',
+    links: [{ ...eth0, addresses: dual }],
+    networks: [primary],
+    interfaces: [{ name: 'default', binding: { name: 'mesh' } }],
+    passed: ['default'],
+  },
+  {
+    what: 'a bridge is set up beside a secondary one',
+    links: [
+      { ...eth0, addresses: ipv4 },
+      { name: blueLink, index: 3, kind: 'veth', mac: '02:00:00:aa:bb:cc', mtu: 1500 },
+    ],
+    networks: [primary, blue],
+    interfaces: [
+      { name: 'default', bridge: {} },
+      { name: 'blue', bridge: {} },
+    ],
+    passed: ['default', 'blue'],
+  },
   {
     what: 'masquerade is set up, dual stack',
     links: [{ ...eth0, addresses: dual }],
@@ -146,7 +218,7 @@ const scenarios: readonly Scenario[] = [
   },
 ];
 
-describe.each(scenarios)('NET-032 the agent dies while $what', (scenario) => {
+describe.each(scenarios)('NET-032 agent or helper dies while $what', (scenario) => {
   let directories: string[];
   beforeEach(() => {
     directories = [];
@@ -161,18 +233,19 @@ describe.each(scenarios)('NET-032 the agent dies while $what', (scenario) => {
     life: Life,
     interfaces: readonly VmiInterface[],
     passed: readonly string[],
+    applySteps?: number,
   ): Promise<void> {
     const vmi = vmiWithNetworks(scenario.networks, interfaces, [], {}, {}, { [podUid]: 'node01' });
     return new HelperPodNetworks({
       helper: {
         observeNetwork: () => life.step(async () => pod.observe()),
-        applyNetwork: (request) => life.step(async () => pod.apply(request)),
+        applyNetwork: (request) => life.step(async () => pod.apply(request, applySteps)),
       },
       pods: onePod,
       state: new MortalStore(directory, life),
       node: 'node01',
       agentPodIp: '10.0.0.1',
-      config: () => ({ plugins: {}, portRanges: true }),
+      config: () => ({ plugins: { mesh: { domainAttachmentType: 'managedTap' } }, portRanges: true }),
       log: silentLog(),
     }).setup(vmi, passed);
   }
@@ -214,6 +287,27 @@ describe.each(scenarios)('NET-032 the agent dies while $what', (scenario) => {
       const next = new Life(Number.POSITIVE_INFINITY);
       await setUp(world.directory, world.pod, next, scenario.interfaces, scenario.passed);
       expect(endOf(world), `before step ${last + 1}`).toEqual(wanted);
+    }
+  });
+
+  it('and all is as if the helper had not', async () => {
+    const undisturbed = await begin();
+    const forever = new Life(Number.POSITIVE_INFINITY);
+    await setUp(undisturbed.directory, undisturbed.pod, forever, scenario.interfaces, scenario.passed);
+    const wanted = endOf(undisturbed);
+    let outcome: unknown;
+    for (let steps = 0; outcome !== 'done'; steps++) {
+      const world = await begin();
+      const setUpHere = (applySteps?: number) =>
+        setUp(world.directory, world.pod, forever, scenario.interfaces, scenario.passed, applySteps);
+      outcome = await setUpHere(steps).then(
+        () => 'done',
+        (error: unknown) => error,
+      );
+      if (outcome !== 'done') expect(outcome).not.toEqual(critical);
+      await setUpHere();
+      expect(endOf(world), `after ${steps} steps of the helper`).toEqual(wanted);
+      expect(steps).toBeLessThan(20);
     }
   });
 });

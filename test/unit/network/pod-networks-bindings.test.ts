@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { PodNetworks } from '../../../agent/reconcile/ports.js';
 import { type FakeNetworkHelper, helperFailure, helperUnavailable, observation, podUid } from './fakes.js';
-import { critical, mac, PodNetworksWorld, uid, vmi } from './world.js';
+import { beforePlumbing, critical, mac, PodNetworksWorld, plumbedLinks, uid, vmi } from './world.js';
 
 let world: PodNetworksWorld;
 let helper: FakeNetworkHelper;
@@ -75,6 +75,35 @@ describe('unplug', () => {
       [0, 1],
       [0, 1],
     ]);
+  });
+
+  it('takes what masquerade plumbed away like the others', async () => {
+    const eth0 = { name: 'eth0', index: 2, kind: 'veth', mac, mtu: 1450, addresses: ['10.244.2.5/24'] };
+    helper.observed = observation([eth0]);
+    const interfaces = { bridge: undefined, masquerade: {} };
+    await networks.setup(vmi({ interface: interfaces }), ['default']);
+    await networks.setup(vmi({ interface: { ...interfaces, state: 'absent' } }), ['default']);
+    expect(helper.applied.at(-1)).toMatchObject({
+      attachments: [],
+      detachments: [{ network: 'default', podInterface: 'eth0', primary: true }],
+    });
+    expect(stored()).toEqual(['blue']);
+  });
+
+  it('looks at nothing of a finished bridge when another network is plugged', async () => {
+    const both = vmi();
+    both.spec.networks?.push({ name: 'blue', multus: { networkName: 'nad' } });
+    both.spec.domain.devices.interfaces?.push({ name: 'blue', bridge: {} });
+    helper.observed = beforePlumbing;
+    await networks.setup(vmi(), ['default']);
+    helper.observed = observation([
+      ...plumbedLinks,
+      { name: 'pod16477688c0e', index: 7, kind: 'veth', mac, mtu: 1500 },
+    ]);
+    await world.store().remove(uid, 'blue');
+    await world.startAgent().setup(both, ['default', 'blue']);
+    expect(helper.applied.at(-1)?.attachments).toMatchObject([{ network: 'blue' }]);
+    expect([world.record().networkState, world.record('blue').networkState]).toEqual([2, 2]);
   });
 
   it('NET-021 leaves the pod link renamed, which a bridge can be plugged on again', async () => {

@@ -167,6 +167,7 @@ describe('failures of apply', () => {
     ['a lack of permission', { unchanged: true, errnoName: 'EPERM' }],
     ['a foreign link of the same name', { unchanged: true, errnoName: 'EEXIST' }],
     ['an invalid request', { unchanged: true, refused: true, field: 'attachments[0].index' }],
+    ['a pod link that no plan fits', { unchanged: true, refused: true, errnoName: 'EINVAL' }],
   ];
   it.each(lasting)('NET-004 are critical for %s', async (_what, failure) => {
     helper.applyError = helperFailure('failed', failure);
@@ -199,7 +200,8 @@ describe('failures of apply', () => {
   it('are critical when the outcome cannot be recorded', async () => {
     helper.observed = observation([{ name: 'eth0', index: 2, mac }]);
     writeFileSync(join(world.directory, uid), 'in the way of the world.directory');
-    await expect(networks.setup(vmi(), ['default'])).rejects.toEqual(critical);
+    const masquerade = vmi({ interface: { bridge: undefined, masquerade: {} } });
+    await expect(networks.setup(masquerade, ['default'])).rejects.toEqual(critical);
   });
 });
 

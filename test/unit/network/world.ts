@@ -33,13 +33,14 @@ export const beforePlumbing = observation(
   ],
 );
 /** Plumbing a bridge renames the pod link, puts a dummy in its place and loses the routes. */
-export const afterPlumbing = observation([
+export const plumbedLinks = [
   { name: 'lo', index: 1, addresses: ['127.0.0.1/8'] },
   { name: 'eth0-nic', index: 2, kind: 'veth', mac: '02:00:00:00:00:01', mtu: 1450 },
   { name: 'k6t-eth0', index: 3, kind: 'bridge', addresses: ['169.254.75.10/32'] },
   { name: 'tap0', index: 4, kind: 'tun' },
   { name: 'eth0', index: 5, kind: 'dummy', mac, mtu: 1450, addresses: ['10.244.2.5/24'] },
-]);
+];
+export const afterPlumbing = observation(plumbedLinks);
 
 export function vmi(
   over: { interface?: object; activePods?: Record<string, string>; statuses?: object[] } = {},
