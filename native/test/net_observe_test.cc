@@ -129,7 +129,8 @@ TEST(threads_stay_in_their_own_pods) {
   CHECK(!mixed[0] && !mixed[1]);
 }
 
-// By hand also where the kernel has no IPv6 and lists everything when asked for that (net_vm.sh, ipv6.disable=1).
+// A kernel without IPv6 lists everything when asked for that: by hand, net_vm.sh with NET_VM_BOOT=ipv6.disable=1, where
+// the fixture misses the link-local address of eth0.
 TEST(each_address_and_route_once) {
   Pod pod(Pod::Addresses::kIpv4);
   Result<NetworkState> state = observe_network(pod.netns(), {});
