@@ -14,6 +14,9 @@ namespace privsep::kernel {
 // getsockopt(SOL_SOCKET): pidfd of the process that called listen(), Linux 6.5.
 inline constexpr int kSoPeerPidfd = 77;
 
+// setsockopt(SOL_SOCKET) of unix sockets: whether descriptors may be sent to it (SCM_RIGHTS), Linux 6.16.
+inline constexpr int kSoPassRights = 83;
+
 // f_type of descriptors of pidfs, Linux 6.9; before, pidfds are anonymous inodes.
 inline constexpr long kPidfsMagic = 0x50494446;
 

@@ -13,6 +13,7 @@
 #include "cgroup.h"
 #include "kernel.h"
 #include "proc_file.h"
+#include "unix_sockets.h"
 
 namespace privsep {
 
@@ -89,9 +90,12 @@ Result<Fd> open_socket(int directory, const std::string& name) {
   return std::move(*inode);
 }
 
-Result<Fd> connect_socket_inode(int socket_inode, const Deadline& deadline, const std::string& what) {
+Result<Fd> connect_socket_inode(int socket_inode, const Deadline& deadline, const std::string& what,
+                                Descriptors descriptors) {
   Fd connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!connection.valid()) return Error::last("socket");
+  auto closed = descriptors == Descriptors::kWanted ? ok() : refuse_descriptors(connection.get());
+  if (!closed) return closed.error();
   int wait_ms = std::min(deadline.remaining_ms(), kBacklogWaitMs);
   if (wait_ms == 0) return Error::of(ETIMEDOUT, "connect " + what);
   timeval wait{wait_ms / 1000, (wait_ms % 1000) * 1000};
@@ -108,8 +112,9 @@ Result<Fd> connect_socket_inode(int socket_inode, const Deadline& deadline, cons
   return connection;
 }
 
-Result<Peer> connect_peer(int socket_inode, const Deadline& deadline, const std::string& what) {
-  auto connection = connect_socket_inode(socket_inode, deadline, what);
+Result<Peer> connect_peer(int socket_inode, const Deadline& deadline, const std::string& what,
+                          Descriptors descriptors) {
+  auto connection = connect_socket_inode(socket_inode, deadline, what, descriptors);
   if (!connection) return connection.error();
   auto credentials = peer_credentials(connection->get(), what);
   if (!credentials) return credentials.error();

@@ -38,11 +38,16 @@ struct Peer {
 // A socket inode in a directory (O_PATH). Refuses links, mounts and every other type.
 Result<Fd> open_socket(int directory, const std::string& name);
 
+// Whether the other end may send descriptors over a connection (see refuse_descriptors).
+enum class Descriptors { kRefused, kWanted };
+
 // Connects to a socket inode. ECONNREFUSED: nobody listens. EAGAIN: somebody does but does not accept.
-Result<Fd> connect_socket_inode(int socket_inode, const Deadline& deadline, const std::string& what);
+Result<Fd> connect_socket_inode(int socket_inode, const Deadline& deadline, const std::string& what,
+                                Descriptors descriptors = Descriptors::kRefused);
 
 // Connects and pins the listener, which must be alive (else ESRCH, refused).
-Result<Peer> connect_peer(int socket_inode, const Deadline& deadline, const std::string& what);
+Result<Peer> connect_peer(int socket_inode, const Deadline& deadline, const std::string& what,
+                          Descriptors descriptors = Descriptors::kRefused);
 
 // ESRCH (refused) when the process of the pidfd has exited.
 Status check_alive(int pidfd, const std::string& what);

@@ -50,8 +50,40 @@ Status check_socket(int fd, const struct stat& netns) {
   return ok();
 }
 
+// What was received over a connection. The last close of a TCP socket waits for as long as its owner has told it to
+// (SO_LINGER), and that may be the pod's process, so it is told not to.
+class Sockets {
+ public:
+  Sockets() = default;
+  ~Sockets() { close(); }
+  Sockets(const Sockets&) = delete;
+  Sockets& operator=(const Sockets&) = delete;
+
+  void add(int fd) { fds_.emplace_back(fd); }
+  void close() {
+    for (Fd& fd : fds_) {
+      linger now{};
+      socklen_t size = sizeof now;
+      const linger off{};
+      // With a time of 0 close() does not wait either, and passt wants it as it is.
+      bool waits = ::getsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &now, &size) == 0 && now.l_linger != 0;
+      if (waits) (void)::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &off, sizeof off);
+      fd.reset();
+    }
+    fds_.clear();
+  }
+
+  bool empty() const { return fds_.empty(); }
+  size_t size() const { return fds_.size(); }
+  auto begin() const { return fds_.begin(); }
+  auto end() const { return fds_.end(); }
+
+ private:
+  std::vector<Fd> fds_;
+};
+
 // `sockets` gets what came, also with an error. False at the end of the connection.
-Result<bool> receive(int connection, int8_t& value, std::vector<Fd>& sockets) {
+Result<bool> receive(int connection, int8_t& value, Sockets& sockets) {
   iovec data{&value, sizeof value};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxRepaired)];
   msghdr message{};
@@ -68,7 +100,7 @@ Result<bool> receive(int connection, int8_t& value, std::vector<Fd>& sockets) {
     for (size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-      sockets.emplace_back(fd);
+      sockets.add(fd);
     }
   }
   // There is room for all that fit into a message, so this process has no room for more descriptors.
@@ -87,7 +119,7 @@ Result<std::optional<std::string>> first_socket(int directory) {
   return first;
 }
 
-Result<Fd> connect_to_passt(int pods_dir, const PodUid& pod, const Deadline& deadline) {
+Result<PasstConnection> connect_to_passt(int pods_dir, const PodUid& pod, const Deadline& deadline) {
   auto volume = open_volume(pods_dir, pod, PodVolume::kLibvirtRuntime);
   if (!volume) return volume.error();
   auto directory = walk(volume->get(), kDirectory, O_PATH | O_DIRECTORY, kOneMount, kDirectory);
@@ -97,11 +129,12 @@ Result<Fd> connect_to_passt(int pods_dir, const PodUid& pod, const Deadline& dea
   if (!*name) return Error::of(ENOENT, "look for *.socket.repair");
   auto socket = open_socket(directory->get(), **name);
   if (!socket) return socket.error();
-  auto peer = connect_peer(socket->get(), deadline, **name);
+  auto peer = connect_peer(socket->get(), deadline, **name, Descriptors::kWanted);
   if (!peer) return peer.error();
+  PasstConnection connection(std::move(peer->connection));
   auto member = check_process(peer->pidfd.get(), pod, "listener of " + **name);
   if (!member) return member.error();
-  return std::move(peer->connection);
+  return connection;
 }
 
 // False when the time is over. A connection of -1 is never readable.
@@ -120,9 +153,20 @@ bool comes_later(const Error& error) {
 
 }  // namespace
 
+PasstConnection::~PasstConnection() {
+  // Nothing is added any more.
+  if (!fd_.valid() || ::shutdown(fd_.get(), SHUT_RD) != 0) return;
+  for (bool more = true; more;) {
+    int8_t value = 0;
+    Sockets sockets;
+    auto received = receive(fd_.get(), value, sockets);
+    more = received ? *received : received.error().code == EMFILE;
+  }
+}
+
 Result<std::optional<size_t>> repair_message(int connection, const struct stat& netns) {
   int8_t value = 0;
-  std::vector<Fd> sockets;
+  Sockets sockets;
   auto more = receive(connection, value, sockets);
   if (!more) return more.error();
   if (!*more) return std::optional<size_t>();
@@ -136,22 +180,25 @@ Result<std::optional<size_t>> repair_message(int connection, const struct stat& 
   for (const Fd& socket : sockets) {
     if (::setsockopt(socket.get(), IPPROTO_TCP, TCP_REPAIR, &setting, sizeof setting) == 0) continue;
     Error error = Error::last("setsockopt TCP_REPAIR");
-    error.unchanged = &socket == &sockets.front();
+    error.unchanged = &socket == &*sockets.begin();
     return error;
   }
+  size_t count = sockets.size();
+  // Before the answer, which would tell the pod's process when to change them.
+  sockets.close();
   if (::send(connection, &value, sizeof value, MSG_DONTWAIT | MSG_NOSIGNAL) != 1 && errno != EPIPE) {
     Error error = Error::last("send to passt");
     error.unchanged = false;
     return error;
   }
-  return std::optional<size_t>(sockets.size());
+  return std::optional<size_t>(count);
 }
 
 Result<uint64_t> repair_passt(int pods_dir, const PodUid& pod, const Launcher& launcher, RepairSide side, int cancel,
                               const Deadline& deadline) {
   auto netns = stat_fd(launcher.netns.get(), "network namespace");
   if (!netns) return netns.error();
-  Fd connection;
+  PasstConnection connection;
   while (!connection.valid()) {
     auto connected = connect_to_passt(pods_dir, pod, deadline);
     if (connected) {

@@ -9,8 +9,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "deadline.h"
+#include "fd.h"
 #include "launcher.h"
 #include "result.h"
 
@@ -24,9 +26,26 @@ enum class RepairSide {
 // SCM_MAX_FD of the kernel: more are not in one message.
 inline constexpr size_t kMaxRepaired = 253;
 
+// A connection to passt. What was sent and not read goes with it, so the end receives it: the sockets among it are
+// closed as others are.
+class PasstConnection {
+ public:
+  PasstConnection() = default;
+  explicit PasstConnection(Fd fd) : fd_(std::move(fd)) {}
+  PasstConnection(PasstConnection&&) = default;
+  PasstConnection& operator=(PasstConnection&&) = default;
+  ~PasstConnection();
+
+  bool valid() const { return fd_.valid(); }
+  int get() const { return fd_.get(); }
+
+ private:
+  Fd fd_;
+};
+
 // One message: each socket gets the value, then the answer goes back. The number of sockets, nothing when passt has
 // closed the connection. Refuses a message of another form, and as a whole one with anything but TCP sockets of the
-// network namespace `netns`.
+// network namespace `netns`. The sockets are closed before the answer, and none of them makes that wait (SO_LINGER).
 Result<std::optional<size_t>> repair_message(int connection, const struct stat& netns);
 
 // Serves the first *.socket.repair, in the order of bytes, below qemu/run/passt of the pod's libvirt-runtime until

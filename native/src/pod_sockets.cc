@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "unix_sockets.h"
 #include "walk.h"
 
 namespace privsep {
@@ -176,6 +177,8 @@ Result<ListeningSocket> listen_socket(int pods_dir, const PodUid& pod, const Vol
   address.sun_family = AF_UNIX;
   Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener.valid()) return Error::last("socket");
+  auto closed = refuse_descriptors(listener.get());
+  if (!closed) return closed.error();
   // The entry inherits the mode of the socket.
   if (::fchmod(listener.get(), kSocketMode) != 0) return Error::last("fchmod socket");
 

@@ -38,6 +38,13 @@ int probe_peer_pidfd() {
   return 0;
 }
 
+int probe_pass_rights() {
+  Fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return errno;
+  const int off = 0;
+  return ::setsockopt(socket.get(), SOL_SOCKET, kernel::kSoPassRights, &off, sizeof off) == 0 ? 0 : errno;
+}
+
 int probe_pidfd_info() {
   Fd self(kernel::pidfd_open(::getpid()));
   if (!self.valid()) return errno;
@@ -91,6 +98,7 @@ std::vector<KernelFeature> probe_kernel() {
           {"move_mount", unless_unknown(::syscall(SYS_move_mount, -1, "", -1, "", 0))},
           {"mount_setattr", unless_unknown(::syscall(SYS_mount_setattr, -1, "", 0, nullptr, 0))},
           {"SO_PEERPIDFD", probe_peer_pidfd()},
+          {"SO_PASSRIGHTS", probe_pass_rights()},
           {"PIDFD_GET_INFO", probe_pidfd_info()},
           {"PIDFD_GET_MNT_NAMESPACE", probe_pidfd_namespaces()},
           {"nf_tables", probe_nf_tables()},

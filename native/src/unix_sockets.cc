@@ -7,6 +7,8 @@
 
 #include <cstring>
 
+#include "kernel.h"
+
 namespace privsep {
 
 namespace {
@@ -32,6 +34,8 @@ Result<Fd> listen_unix(const std::string& path, int type, mode_t mode, gid_t gid
   }
   Fd listener(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener.valid()) return Error::last("socket");
+  auto closed = refuse_descriptors(listener.get());
+  if (!closed) return closed.error();
   // The entry inherits the mode of the socket.
   if (::fchmod(listener.get(), kClosed) != 0) return Error::last("fchmod socket");
   if (::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
@@ -41,6 +45,14 @@ Result<Fd> listen_unix(const std::string& path, int type, mode_t mode, gid_t gid
   if (::chmod(path.c_str(), mode) != 0) return Error::last("chmod " + path);
   if (::listen(listener.get(), backlog) != 0) return Error::last("listen " + path);
   return listener;
+}
+
+Status refuse_descriptors(int socket) {
+  const int off = 0;
+  if (::setsockopt(socket, SOL_SOCKET, kernel::kSoPassRights, &off, sizeof off) == 0 || errno == ENOPROTOOPT) {
+    return ok();
+  }
+  return Error::last("setsockopt SO_PASSRIGHTS");
 }
 
 Result<ucred> peer_of(int connection) {

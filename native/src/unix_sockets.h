@@ -19,6 +19,11 @@ namespace privsep {
 // connect before mode and group are set.
 Result<Fd> listen_unix(const std::string& path, int type, mode_t mode, gid_t gid, int backlog);
 
+// From now on nobody can send descriptors to the socket, nor to those that are accepted on it: EPERM. Whoever reads
+// lets go of what it did not ask for, and the last close of a TCP socket may wait as long as its sender likes
+// (SO_LINGER). Before Linux 6.16 there is nothing against it.
+Status refuse_descriptors(int socket);
+
 Result<ucred> peer_of(int connection);
 
 struct Connection {

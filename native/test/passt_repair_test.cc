@@ -27,6 +27,11 @@ struct Conversation {
   }
 
   Result<std::optional<size_t>> hand_over(int8_t value, const std::vector<int>& sockets) {
+    send(value, sockets);
+    return repair_message(helper.get(), netns);
+  }
+
+  void send(int8_t value, const std::vector<int>& sockets) const {
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxRepaired)]{};
     iovec data{&value, sizeof value};
     msghdr message{};
@@ -42,7 +47,6 @@ struct Conversation {
       std::memcpy(CMSG_DATA(header), sockets.data(), sizeof(int) * sockets.size());
     }
     CHECK(::sendmsg(passt.get(), &message, MSG_NOSIGNAL) == 1);
-    return repair_message(helper.get(), netns);
   }
 
   // The byte that came back; 127 for none.
@@ -63,6 +67,21 @@ int repair_of(const Fd& socket) {
   socklen_t size = sizeof value;
   CHECK(::getsockopt(socket.get(), IPPROTO_TCP, TCP_REPAIR, &value, &size) == 0);
   return value;
+}
+
+Fd tcp_that_waits(int seconds) {
+  Fd socket = tcp();
+  const linger waits{1, seconds};
+  CHECK(::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &waits, sizeof waits) == 0);
+  return socket;
+}
+
+// How long close() waits; -1 for a socket that is not told to.
+int waits(const Fd& socket) {
+  linger value{};
+  socklen_t size = sizeof value;
+  CHECK(::getsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &value, &size) == 0);
+  return value.l_onoff == 0 ? -1 : value.l_linger;
 }
 
 }  // namespace
@@ -120,4 +139,28 @@ TEST(a_listener_cannot_be_switched) {
   CHECK(::listen(listener.get(), 1) == 0);
   auto switched = conversation.hand_over(TCP_REPAIR_ON, {good.get(), listener.get()});
   CHECK(!switched && switched.error().code == EPERM && !switched.error().unchanged);
+}
+
+TEST(no_socket_makes_its_last_close_wait) {
+  Fd udp(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  for (bool good : {true, false}) {
+    Conversation conversation;
+    Fd slow = tcp_that_waits(3600);
+    Fd at_once = tcp_that_waits(0);
+    std::vector<int> offer = {slow.get(), at_once.get()};
+    if (!good) offer.push_back(udp.get());
+    CHECK(static_cast<bool>(conversation.hand_over(TCP_REPAIR_ON, offer)) == good);
+    CHECK(waits(slow) == -1);
+    CHECK(waits(at_once) == 0);
+  }
+}
+
+TEST(nor_does_one_that_was_not_read) {
+  Conversation conversation;
+  Fd first = tcp_that_waits(3600);
+  Fd second = tcp_that_waits(3600);
+  conversation.send(TCP_REPAIR_ON, {first.get()});
+  conversation.send(TCP_REPAIR_ON, {second.get()});
+  { PasstConnection connection(std::move(conversation.helper)); }
+  CHECK(waits(first) == -1 && waits(second) == -1);
 }

@@ -28,6 +28,10 @@ const kernelAdvice: Readonly<Record<string, readonly [Status, string]>> = {
   move_mount: ['fail', 'Linux 5.2 or newer is needed: container disks cannot be mounted'],
   mount_setattr: ['fail', 'Linux 5.12 or newer is needed: container disks cannot be mounted'],
   SO_PEERPIDFD: ['note', 'since Linux 6.5; without it a launcher is asked for twice, which is as safe'],
+  SO_PASSRIGHTS: [
+    'warn',
+    'since Linux 6.16; without it a launcher that sends sockets can stall the agent, and the agent the helper',
+  ],
   PIDFD_GET_INFO: ['note', 'since Linux 6.13; without it pids are read from fdinfo'],
   PIDFD_GET_MNT_NAMESPACE: ['note', 'since Linux 6.11; without it namespaces are opened through /proc'],
   nf_tables: ['fail', 'masquerade binding needs it: load the module nf_tables'],

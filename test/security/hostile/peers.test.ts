@@ -1,13 +1,17 @@
 import { spawn } from 'node:child_process';
 import { readdirSync, writeFileSync } from 'node:fs';
-import { Socket } from 'node:net';
-import { join } from 'node:path';
+import { createServer, type ListenOptions, Socket } from 'node:net';
+import { basename, dirname, join } from 'node:path';
 import { fromBinary } from '@bufbuild/protobuf';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { InspectService } from '../../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
-import { ConnectResponseSchema } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
+import {
+  ConnectResponseSchema,
+  ListenResponseSchema,
+} from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
+import { loadNative } from '../../../native/binding.js';
 import { waitFor } from '../../harness/pods/run.js';
-import { agentUser } from '../../integration/privhelper-fixture.js';
+import { agentUser, qemuUser } from '../../integration/privhelper-fixture.js';
 import { descriptorsOf, memoryOf, processorTime } from './host-snapshot.js';
 import { methodNamed, methods } from './methods.js';
 import type { Behaviour, WholePod } from './pod.js';
@@ -16,6 +20,9 @@ import { World } from './world.js';
 const deadlineMs = 20_000;
 const ticketTtlMs = 1000;
 
+const hasPassRights = loadNative()
+  .probeKernel()
+  .some(({ name, error }) => name === 'SO_PASSRIGHTS' && error === '');
 const connect = methodNamed('SocketService.Connect');
 const identify = methodNamed('PodService.Identify');
 
@@ -164,6 +171,78 @@ describe.runIf(process.getuid?.() === 0)('peers that hang, pour, die or take eac
       socket.destroy();
     },
   );
+
+  /** What comes of a socket that a process of a user sends over a connection, and what the process does next. */
+  function lingerAt(user: number, type: 'SOCK_STREAM' | 'SOCK_SEQPACKET', path: string) {
+    const words = [new URL('lingering.py', import.meta.url).pathname, 'connect', type, basename(path)];
+    const child = spawn('/usr/bin/python3', words, {
+      uid: user,
+      gid: user,
+      // Paths of sockets are short.
+      cwd: dirname(path),
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    let said = '';
+    child.stdout.on('data', (chunk: Buffer) => {
+      said += chunk.toString();
+    });
+    return {
+      said: () => waitFor(`${path} to be sent a socket`, deadlineMs, () => said.trim() || undefined),
+      kill: () => child.kill('SIGKILL'),
+    };
+  }
+
+  /** The first bytes of a connection. */
+  const firstBytes = (socket: Socket) =>
+    new Promise<string>((resolve, reject) => {
+      socket.once('data', (chunk) => resolve(chunk.toString())).once('error', reject);
+    });
+
+  describe.runIf(hasPassRights)('a socket that keeps whoever closes it last', () => {
+    it('AFT-008 is not sent over a connection to launcher-sock', async () => {
+      await pod.launcher.listen('sockets/other', 'linger');
+      pod.moveListener('sockets/other');
+      const socket = new Socket({ fd: await world.helper.claim(await ticket()) });
+      expect(await firstBytes(socket)).toBe('x');
+      expect(await pod.launcher.lingering('sockets/other')).toBe('EPERM');
+      socket.destroy();
+    });
+
+    it('AFT-008 is not sent over the notify pipe', async () => {
+      const { message, text } = await world.callFor(methodNamed('SocketService.Listen'), pod);
+      if (message === undefined) throw new Error(text);
+      const { ticket: value } = fromBinary(ListenResponseSchema, message);
+      const fd = await world.helper.claim(value?.value ?? new Uint8Array());
+      const server = createServer();
+      const connected = new Promise<Socket>((resolve) => server.once('connection', resolve));
+      server.listen({ fd } as ListenOptions);
+      const notify = pod.path('public/domain-notify-pipe.sock');
+      const launcher = lingerAt(qemuUser, 'SOCK_STREAM', notify);
+      try {
+        expect(await launcher.said()).toBe('EPERM');
+        expect(await firstBytes(await connected)).toBe('x');
+      } finally {
+        (await connected).destroy();
+        server.close();
+        launcher.kill();
+      }
+    });
+
+    it.each([
+      ['helper.sock', 'SOCK_STREAM'],
+      ['fd.sock', 'SOCK_SEQPACKET'],
+    ] as const)('AFT-008 is not sent to the helper over %s', async (name, type) => {
+      await world.disconnect();
+      const agent = lingerAt(agentUser, type, join(world.helper.socketDir, name));
+      expect(await agent.said()).toBe('EPERM');
+      agent.kill();
+      await waitFor('the helper to notice', deadlineMs, async () => {
+        const { agentPid } = await world.helper.operator(InspectService).getHelper({});
+        return agentPid === 0;
+      });
+      expect((await world.callFor(identify, pod)).code).toBe('');
+    });
+  });
 
   it('is told apart from a helper before it by tickets of none', async () => {
     const old = await ticket();

@@ -2,10 +2,13 @@
  * A process of a pod: listens where it is told to and behaves as it is told. One JSON array a line on stdin:
  * ["listen", path, behaviour, backlog]. Says each connection on stdout.
  */
+import { spawn } from 'node:child_process';
 import { createServer } from 'node:net';
 import { createInterface } from 'node:readline';
 
 const say = (...words) => process.stdout.write(`${JSON.stringify(words)}\n`);
+
+const lingering = new URL('lingering.py', import.meta.url).pathname;
 
 const behaviours = {
   echo: (socket) => socket.pipe(socket),
@@ -24,6 +27,13 @@ const behaviours = {
     socket.on('drain', pour);
     pour();
   },
+  // Sends a socket that nobody asked for, and says what came of it.
+  linger: (socket, path) => {
+    const stdio = [socket, 'pipe', 'inherit'];
+    const child = spawn('/usr/bin/python3', [lingering, 'accepted'], { stdio });
+    child.stdout.on('data', (chunk) => say('lingering', path, chunk.toString().trim()));
+    socket.destroy();
+  },
 };
 
 createInterface({ input: process.stdin })
@@ -32,7 +42,7 @@ createInterface({ input: process.stdin })
     createServer((socket) => {
       say('connection', path);
       socket.on('error', () => undefined);
-      behaviours[behaviour](socket);
+      behaviours[behaviour](socket, path);
     })
       .on('error', (error) => say('error', path, error.code))
       .listen({ path, backlog }, () => say('listening', path));

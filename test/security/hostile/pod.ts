@@ -26,7 +26,7 @@ import {
 } from '../../integration/privhelper-fixture.js';
 import type { Target } from './line.js';
 
-export type Behaviour = 'close' | 'echo' | 'mute' | 'drip' | 'flood';
+export type Behaviour = 'close' | 'echo' | 'mute' | 'drip' | 'flood' | 'linger';
 
 const deadlineMs = 20_000;
 const imageSockets = ['disk_0.sock', 'kernel-boot.sock'];
@@ -77,6 +77,14 @@ export class PodProcess {
   /** Connections that it has accepted on a path. */
   connections(path: string): number {
     return this.words.filter(([word, where]) => word === 'connection' && where === path).length;
+  }
+
+  /** What came of the sockets that it sent over connections to a path. */
+  async lingering(path: string): Promise<string> {
+    return waitFor(`pod process to send over ${path}`, deadlineMs, () => {
+      const said = this.words.find(([word, where]) => word === 'lingering' && where === path);
+      return said?.[2];
+    });
   }
 
   async started(): Promise<void> {
