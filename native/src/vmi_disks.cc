@@ -43,15 +43,20 @@ bool is_unfinished(const struct stat& st) {
   return S_ISREG(st.st_mode) && st.st_uid == ::geteuid() && st.st_nlink == 1 && st.st_blocks == 0;
 }
 
+struct FoundImage {
+  Fd inode;  // O_PATH
+  bool unfinished = false;
+};
+
 // Nothing when there is no entry of the name. Anything but a regular file of the volume is refused.
-Result<std::optional<struct stat>> find_image(int directory, const std::string& file) {
+Result<std::optional<FoundImage>> find_image(int directory, const std::string& file) {
   auto inode = walk(directory, file, O_PATH, kOneMount, file);
-  if (!inode && inode.error().code == ENOENT) return std::optional<struct stat>();
+  if (!inode && inode.error().code == ENOENT) return std::optional<FoundImage>();
   if (!inode) return inode.error();
   auto st = stat_fd(inode->get(), file);
   if (!st) return st.error();
   if (!S_ISREG(st->st_mode)) return Error::refusal(EINVAL, "type of " + file);
-  return std::optional<struct stat>(*st);
+  return std::optional<FoundImage>({std::move(*inode), is_unfinished(*st)});
 }
 
 uint64_t available_bytes(const struct statfs& fs) {
@@ -60,22 +65,26 @@ uint64_t available_bytes(const struct statfs& fs) {
   return overflows ? UINT64_MAX : bytes;
 }
 
-// An empty image of the helper's own user, open for writing. Nothing when somebody else's stands there.
-Result<std::optional<Fd>> open_new_image(int directory, const std::string& file) {
-  constexpr int kFlags = O_WRONLY | O_NOFOLLOW | O_NONBLOCK;
-  auto made = walk(directory, file, kFlags | O_CREAT | O_EXCL, kOneMount, file, kImageMode);
+// An empty image of the helper's own user, open for writing. Nothing when somebody else's stands there. The journey
+// into the launcher's namespace may have ended.
+Result<std::optional<Fd>> open_new_image(Journey& journey, int directory, const std::string& file) {
+  auto made = walk(directory, file, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CREAT | O_EXCL, kOneMount, file, kImageMode);
   if (made) return std::optional<Fd>(std::move(*made));
   if (made.error().code != EEXIST) return made.error();
   auto found = find_image(directory, file);
   if (!found) return found.error();
   if (!*found) return Error::of(EAGAIN, file + " came and went");
-  if (!is_unfinished(**found)) return std::optional<Fd>();
-  auto image = walk(directory, file, kFlags, kOneMount, file);
-  if (!image) return image.error();
-  auto st = stat_fd(image->get(), file);
+  if (!(*found)->unfinished) return std::optional<Fd>();
+  // At home again, where descriptors have paths: by its name a device may be opened that has taken its place.
+  auto back = journey.end();
+  if (!back) return back.error();
+  Fd image(::open(fd_path((*found)->inode.get()).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!image.valid()) return Error::last("open " + file);
+  // Another call may have finished it meanwhile.
+  auto st = stat_fd(image.get(), file);
   if (!st) return st.error();
   if (!is_unfinished(*st)) return std::optional<Fd>();
-  return std::optional<Fd>(std::move(*image));
+  return std::optional<Fd>(std::move(image));
 }
 
 // The owner last: until then a later call knows the image for unfinished.
@@ -142,7 +151,7 @@ Result<VmiDiskState> vmi_disk_state(Home& home, const Launcher& launcher, const 
   if (!state.exists) {
     auto image = find_image(directory->get(), disk.file);
     if (!image) return image.error();
-    state.exists = *image && !is_unfinished(**image);
+    state.exists = *image && !(*image)->unfinished;
   }
   struct statfs fs {};
   if (::fstatfs(directory->get(), &fs) != 0) return Error::last("fstatfs vmi-disks/" + disk.volume);
@@ -161,7 +170,7 @@ Result<bool> create_vmi_disk(Home& home, const Launcher& launcher, const VmiDisk
   if (!inside) return inside.error();
   auto directory = open_volume_directory(disk.volume);
   if (!directory) return directory.error();
-  auto image = open_new_image(directory->get(), disk.file);
+  auto image = open_new_image(journey, directory->get(), disk.file);
   if (!image) return image.error();
   if (!*image) return false;
   auto given = give_image((*image)->get(), size, uid, gid, disk.file);

@@ -1,10 +1,21 @@
-import { spawn } from 'node:child_process';
-import { lstatSync, renameSync, rmSync, symlinkSync } from 'node:fs';
+import { execFileSync, spawn } from 'node:child_process';
+import {
+  closeSync,
+  fchownSync,
+  ftruncateSync,
+  lstatSync,
+  openSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { fromBinary } from '@bufbuild/protobuf';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { ConnectResponseSchema } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
+import { HostDiskOutcome, StorageService } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { run, waitFor } from '../../harness/pods/run.js';
+import { failureOf, helperUser } from '../../integration/privhelper-fixture.js';
 import { processorTime, ticksPerSecond } from './host-snapshot.js';
 import type { Use } from './line.js';
 import { type HostileMethod, methodNamed, methods } from './methods.js';
@@ -42,12 +53,17 @@ describe.runIf(process.getuid?.() === 0)('pods that change between two system ca
     await world.expectHealthy();
   });
 
-  /** Runs `body` while the entry and a link to `target` take turns. */
-  async function racing(path: string, target: string, body: () => Promise<void>): Promise<void> {
+  /** Runs `body` while the entry and a link to `target`, or what else is made in its place, take turns. */
+  async function racing(
+    path: string,
+    target: string,
+    body: () => Promise<void>,
+    make: (target: string, path: string) => void = symlinkSync,
+  ): Promise<void> {
     const link = `${path}.link`;
-    const there = lstatSync(path, { throwIfNoEntry: false }) !== undefined;
-    if (there) symlinkSync(target, link);
-    const words = there ? ['swap', path, link] : ['plant', path, target];
+    const there = lstatSync(path, { throwIfNoEntry: false });
+    if (there !== undefined) make(target, link);
+    const words = there !== undefined ? ['swap', path, link] : ['plant', path, target];
     const child = spawn('/usr/bin/python3', [racer, ...words], { stdio: ['ignore', 'pipe', 'inherit'] });
     let said = '';
     child.stdout.on('data', (chunk: Buffer) => {
@@ -65,8 +81,8 @@ describe.runIf(process.getuid?.() === 0)('pods that change between two system ca
       );
     }
     expect(Number.parseInt(said.split('\n')[1] ?? '', 10)).toBeGreaterThan(rounds);
-    if (!there) return;
-    if (lstatSync(path, { throwIfNoEntry: false })?.isSymbolicLink()) {
+    if (there === undefined) return;
+    if (lstatSync(path, { throwIfNoEntry: false })?.ino !== there.ino) {
       rmSync(path);
       renameSync(link, path);
     } else rmSync(link, { force: true });
@@ -149,6 +165,46 @@ describe.runIf(process.getuid?.() === 0)('pods that change between two system ca
           await callOften(methodNamed(name), []);
         }
       });
+    },
+    raceMs,
+  );
+
+  it(
+    'AFT-008 opens nothing that takes the place of an image that an earlier call has left unfinished',
+    async () => {
+      const image = `/proc/${pod.launcher.pid}/root/run/kubevirt-private/vmi-disks/data/raced.img`;
+      const { podUid, vmiUid } = pod.target;
+      const request = {
+        pod: { podUid, vmiUid },
+        volume: 'data',
+        fileName: 'raced.img',
+        capacityBytes: 4096n,
+      };
+      const held = openSync(image, 'w');
+      const said = new Set<string>();
+      const ensure = async () => {
+        ftruncateSync(held, 0);
+        fchownSync(held, helperUser, helperUser);
+        const ensuring = world.helper.client(StorageService).ensureHostDisk(request);
+        const outcome = await ensuring.then(
+          ({ outcome }) => HostDiskOutcome[outcome],
+          async () => (await failureOf(ensuring)).errnoName ?? '',
+        );
+        said.add(outcome);
+      };
+      // Nobody reads from the pipe: whoever opens it is told so, ENXIO.
+      const makePipe = (_: string, path: string) => execFileSync('mkfifo', [path]);
+      const call = async () => {
+        const deadline = performance.now() + callsMs;
+        for (let i = 0; i < 10 * rounds || said.size < 2; i += 1) {
+          await ensure();
+          expect(performance.now(), [...said].join()).toBeLessThan(deadline);
+        }
+      };
+      await racing(image, '', call, makePipe);
+      closeSync(held);
+      // Refused by its type, given away, or finished by the time that it was looked at.
+      expect([...said].sort()).toEqual(['CREATED', 'EINVAL']);
     },
     raceMs,
   );
