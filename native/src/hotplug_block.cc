@@ -25,7 +25,7 @@ Status check_nodes_work(int directory) {
 }
 
 // The calling thread's mask is its own (CLONE_FS unshared).
-int make_node(int directory, const std::string& name, const DeviceNode& node) {
+int make_node(int directory, const std::string& name, const BlockDevice& node) {
   mode_t mask = ::umask(0);
   int made = ::mknodat(directory, name.c_str(), S_IFBLK | (node.mode & kPermissions), node.device);
   int error = errno;
@@ -36,18 +36,18 @@ int make_node(int directory, const std::string& name, const DeviceNode& node) {
 
 }  // namespace
 
-Result<std::optional<DeviceNode>> plugged_device(int pods_dir, const PodUid& pod, const std::string& volume) {
+Result<std::optional<BlockDevice>> plugged_device(int pods_dir, const PodUid& pod, const std::string& volume) {
   auto valid = check_volume_name(volume);
   if (!valid) return valid.error();
   auto directory = open_volume(pods_dir, pod, PodVolume::kHotplugDisks);
   if (!directory) return directory.error();
   auto entry = walk(directory->get(), volume, O_PATH, kOneMount, volume);
-  if (!entry && is_missing(entry.error())) return std::optional<DeviceNode>();
+  if (!entry && is_missing(entry.error())) return std::optional<BlockDevice>();
   if (!entry) return entry.error();
   auto st = stat_fd(entry->get(), volume);
   if (!st) return st.error();
   if (!S_ISBLK(st->st_mode)) return Error::refusal(EEXIST, "entry " + volume + " is not a block device");
-  return std::optional<DeviceNode>({st->st_rdev, st->st_mode & kPermissions});
+  return std::optional<BlockDevice>({st->st_rdev, st->st_mode & kPermissions});
 }
 
 Result<AttachedDevice> attached_device(int pods_dir, const PodUid& attachment, const std::string& volume,
@@ -82,7 +82,7 @@ Result<AttachedDevice> attached_device(int pods_dir, const PodUid& attachment, c
   return found;
 }
 
-Result<bool> plug_block(int pods_dir, const PodUid& pod, const std::string& volume, const DeviceNode& node,
+Result<bool> plug_block(int pods_dir, const PodUid& pod, const std::string& volume, const BlockDevice& node,
                         const PlugOwner& owner) {
   auto valid = check_volume_name(volume);
   if (!valid) return valid.error();

@@ -12,18 +12,18 @@
 
 namespace privsep {
 
-struct DeviceNode {
+struct BlockDevice {
   dev_t device = 0;
   mode_t mode = 0;  // permission bits
 };
 
 // The node of a volume in the launcher pod; nothing when there is none. Refused: what is no block device.
-Result<std::optional<DeviceNode>> plugged_device(int pods_dir, const PodUid& pod, const std::string& volume);
+Result<std::optional<BlockDevice>> plugged_device(int pods_dir, const PodUid& pod, const std::string& volume);
 
 // What an attachment pod offers for a volume.
 struct AttachedDevice {
   PlugOutcome outcome = PlugOutcome::kNotReady;
-  DeviceNode node;
+  BlockDevice node;
 };
 
 // The only node in hotplug-disks/<volume> of an attachment pod, in which somebody must listen. Refused: what is no
@@ -33,7 +33,7 @@ Result<AttachedDevice> attached_device(int pods_dir, const PodUid& attachment, c
 
 // Makes the node unless it is there, and gives it to the owner. False when nothing was to be done. Refused: a file
 // system that lets nobody open device nodes, and something else in the place of the node.
-Result<bool> plug_block(int pods_dir, const PodUid& pod, const std::string& volume, const DeviceNode& node,
+Result<bool> plug_block(int pods_dir, const PodUid& pod, const std::string& volume, const BlockDevice& node,
                         const PlugOwner& owner);
 
 }  // namespace privsep

@@ -94,7 +94,7 @@ Napi::Value plug_filesystem_call(Addon& addon, const Napi::CallbackInfo& info) {
       });
 }
 
-Napi::Object device_object(Napi::Env env, const DeviceNode& node) {
+Napi::Object device_object(Napi::Env env, const BlockDevice& node) {
   Napi::Object object = Napi::Object::New(env);
   object.Set("major", major(node.device));
   object.Set("minor", minor(node.device));
@@ -113,7 +113,7 @@ Napi::Value plugged_device_call(Addon& addon, const Napi::CallbackInfo& info) {
       [pods = std::move(pods), pod, volume](Home&, const Deadline&) {
         return plugged_device(pods.get(), *pod, volume);
       },
-      [](Napi::Env env, std::optional<DeviceNode>& node) -> Napi::Value {
+      [](Napi::Env env, std::optional<BlockDevice>& node) -> Napi::Value {
         if (!node) return env.Null();
         return device_object(env, *node);
       });
@@ -146,7 +146,7 @@ Napi::Value plug_block_call(Addon& addon, const Napi::CallbackInfo& info) {
   auto pod = arguments.pod_uid(info[2]);
   std::string volume = arguments.string(info[3], "volume", kMaxName);
   Napi::Object numbers = arguments.object(info[4], "device");
-  DeviceNode node;
+  BlockDevice node;
   node.device = makedev(static_cast<unsigned>(arguments.integer(numbers.Get("major"), "device.major", 0, kMaxMajor)),
                         static_cast<unsigned>(arguments.integer(numbers.Get("minor"), "device.minor", 0, kMaxMinor)));
   node.mode = static_cast<mode_t>(arguments.integer(numbers.Get("mode"), "device.mode", 0, 0777));
