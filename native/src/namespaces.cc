@@ -36,13 +36,8 @@ Status Home::enter_mount(int mntns) {
   auto id = stat_fd(mntns, "mount namespace");
   if (!id) return id.error();
   if (same_inode(*id, mnt_id_)) return Error::refusal(EPERM, "mount namespace of the pod is the helper's own");
-  Fd owner(::ioctl(mntns, NS_GET_USERNS));
-  if (!owner.valid()) return Error::last("NS_GET_USERNS mount namespace");
-  auto owner_id = stat_fd(owner.get(), "user namespace");
-  if (!owner_id) return owner_id.error();
-  if (!same_inode(*owner_id, user_id_)) {
-    return Error::refusal(EPERM, "mount namespace of the pod belongs to another user namespace");
-  }
+  auto owned = check_owner(mntns, "mount namespace");
+  if (!owned) return owned.error();
   if (::setns(mntns, CLONE_NEWNS) != 0) return Error::last("setns mount namespace");
   return ok();
 }
@@ -51,6 +46,8 @@ Status Home::enter_network(int netns) {
   auto id = stat_fd(netns, "network namespace");
   if (!id) return id.error();
   if (same_inode(*id, net_id_)) return Error::refusal(EPERM, "network namespace of the pod is the helper's own");
+  auto owned = check_owner(netns, "network namespace");
+  if (!owned) return owned.error();
   if (::setns(netns, CLONE_NEWNET) != 0) return Error::last("setns network namespace");
   return ok();
 }
@@ -69,6 +66,15 @@ Status Home::come_back() {
 
 bool Home::is_here() const {
   return is_in("ns/mnt", mnt_id_) && is_in("ns/net", net_id_);
+}
+
+Status Home::check_owner(int ns, const std::string& what) const {
+  Fd owner(::ioctl(ns, NS_GET_USERNS));
+  if (!owner.valid()) return Error::last("NS_GET_USERNS " + what);
+  auto owner_id = stat_fd(owner.get(), "user namespace");
+  if (!owner_id) return owner_id.error();
+  if (same_inode(*owner_id, user_id_)) return ok();
+  return Error::refusal(EPERM, what + " of the pod belongs to another user namespace");
 }
 
 bool Home::is_in(const char* ns, const struct stat& expected) const {

@@ -20,6 +20,7 @@ class Home {
   // Root and working directory become those of the namespace. Refuses the own one, and one that a process made in
   // a user namespace of its own: its file systems may be served by that process and never answer.
   Status enter_mount(int mntns);
+  // The same: in one of its own user namespace a process may add whatever it likes, without end.
   Status enter_network(int netns);
 
   // Back in both namespaces, verified. Does nothing when already there.
@@ -33,6 +34,8 @@ class Home {
 
  private:
   Home() = default;
+  // Of the same user namespace as the helper's.
+  Status check_owner(int ns, const std::string& what) const;
   bool is_in(const char* ns, const struct stat& expected) const;
 
   // /proc/thread-self of the own procfs: in another mount namespace no path leads to it.

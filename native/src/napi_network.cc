@@ -162,10 +162,10 @@ Napi::Value observe_network_call(Addon& addon, const Napi::CallbackInfo& info) {
   auto forbidden = read_forbidden(arguments, info[2]);
   return addon.privileged(
       arguments,
-      [launcher = std::move(launcher), forbidden](Home&, const Deadline&) -> Result<NetworkState> {
+      [launcher = std::move(launcher), forbidden](Home&, const Deadline& deadline) -> Result<NetworkState> {
         auto alive = check_alive(launcher.pidfd.get(), "launcher");
         if (!alive) return alive.error();
-        return observe_network(launcher.netns.get(), forbidden);
+        return observe_network(launcher.netns.get(), forbidden, deadline);
       },
       state_object);
 }
@@ -190,6 +190,7 @@ Napi::Value apply_network_call(Addon& addon, const Napi::CallbackInfo& info) {
           if (!label) return label.error();
           plan.tap_label = std::move(*label);
         }
+        plan.deadline = deadline;
         return apply_network(launcher.netns.get(), forbidden, plan);
       },
       [](Napi::Env env, bool& changed) -> Napi::Value { return Napi::Boolean::New(env, changed); });
@@ -202,10 +203,11 @@ Napi::Value observe_nat_call(Addon& addon, const Napi::CallbackInfo& info) {
   auto forbidden = read_forbidden(arguments, info[2]);
   return addon.privileged(
       arguments,
-      [launcher = std::move(launcher), forbidden](Home&, const Deadline&) -> Result<std::vector<NatChainState>> {
+      [launcher = std::move(launcher), forbidden](
+          Home&, const Deadline& deadline) -> Result<std::vector<NatChainState>> {
         auto alive = check_alive(launcher.pidfd.get(), "launcher");
         if (!alive) return alive.error();
-        return observe_nat(launcher.netns.get(), forbidden);
+        return observe_nat(launcher.netns.get(), forbidden, deadline);
       },
       [](Napi::Env env, std::vector<NatChainState>& chains) -> Napi::Value {
         Napi::Array list = Napi::Array::New(env, chains.size());
@@ -229,9 +231,11 @@ Napi::Value pending_network_changes_call(Addon& addon, const Napi::CallbackInfo&
   NetworkPlan plan = read_plan(arguments, info[3]);
   return addon.privileged(
       arguments,
-      [launcher = std::move(launcher), forbidden, plan](Home&, const Deadline&) -> Result<std::vector<std::string>> {
+      [launcher = std::move(launcher), forbidden, plan](
+          Home&, const Deadline& deadline) mutable -> Result<std::vector<std::string>> {
         auto alive = check_alive(launcher.pidfd.get(), "launcher");
         if (!alive) return alive.error();
+        plan.deadline = deadline;
         return pending_changes(launcher.netns.get(), forbidden, plan);
       },
       [](Napi::Env env, std::vector<std::string>& operations) -> Napi::Value {

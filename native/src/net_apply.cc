@@ -47,10 +47,10 @@ NatInput guest_behind(const LinkRecord& bridge, const LinkNames& names, int fami
 
 // Of masquerade binding, which its bridge shows. They go before the links that they name, so that a call
 // which is cut short leaves the bridge and with it the reason to look for them.
-Status detach_rules(Attempt& attempt, const LinkNames& names) {
+Status detach_rules(Attempt& attempt, const LinkNames& names, std::optional<Deadline> deadline) {
   const LinkRecord* bridge = attempt.before.find(names.bridge);
   if (bridge == nullptr || bridge->mac != kMasqueradeMac) return ok();
-  Result<NetlinkSocket> netfilter = NetlinkSocket::open(NETLINK_NETFILTER);
+  Result<NetlinkSocket> netfilter = NetlinkSocket::open(NETLINK_NETFILTER, deadline);
   if (!netfilter) return netfilter.error();
   return remove_nat(*netfilter, attempt.changes,
                     {guest_behind(*bridge, names, AF_INET), guest_behind(*bridge, names, AF_INET6)});
@@ -59,7 +59,7 @@ Status detach_rules(Attempt& attempt, const LinkNames& names) {
 Status detach_all(Attempt& attempt, const NetworkPlan& plan) {
   for (const DetachmentPlan& detachment : plan.detachments) {
     Result<LinkNames> names = link_names(detachment.pod_interface, detachment.primary);
-    Status done = names ? detach_rules(attempt, *names) : Status(names.error());
+    Status done = names ? detach_rules(attempt, *names, plan.deadline) : Status(names.error());
     if (done) done = detach(attempt, *names);
     if (!done) return done;
   }
@@ -80,14 +80,14 @@ Status attach_all(Attempt& attempt, const NetworkPlan& plan) {
   if (!allowed) return allowed;
   if (attempt.nat.empty()) return ok();
   // Last: after it nothing can fail, so it never has to be taken back.
-  Result<NetlinkSocket> netfilter = NetlinkSocket::open(NETLINK_NETFILTER);
+  Result<NetlinkSocket> netfilter = NetlinkSocket::open(NETLINK_NETFILTER, plan.deadline);
   if (!netfilter) return netfilter.error();
   return ensure_nat(*netfilter, attempt.changes, attempt.nat);
 }
 
 Status attempt_once(const NetworkPlan& plan, const StepHook& hook, bool* changed,
                     Status (*work)(Attempt&, const NetworkPlan&)) {
-  Result<NetlinkSocket> route = NetlinkSocket::open(NETLINK_ROUTE);
+  Result<NetlinkSocket> route = NetlinkSocket::open(NETLINK_ROUTE, plan.deadline);
   if (!route) return route.error();
   Transaction changes(hook);
   Status done = with_inventory(plan, changes, *route, [&](Attempt& attempt) { return work(attempt, plan); });

@@ -154,9 +154,10 @@ Result<NetworkState> describe(const Inventory& inventory) {
   return state;
 }
 
-Result<NetworkState> observe_network(int netns_fd, const std::vector<NamespaceId>& forbidden) {
-  return in_namespace<NetworkState>(netns_fd, forbidden, []() -> Result<NetworkState> {
-    Result<NetlinkSocket> route = NetlinkSocket::open(NETLINK_ROUTE);
+Result<NetworkState> observe_network(int netns_fd, const std::vector<NamespaceId>& forbidden,
+                                     std::optional<Deadline> deadline) {
+  return in_namespace<NetworkState>(netns_fd, forbidden, [deadline]() -> Result<NetworkState> {
+    Result<NetlinkSocket> route = NetlinkSocket::open(NETLINK_ROUTE, deadline);
     if (!route) return route.error();
     Result<Inventory> inventory = read_inventory(*route);
     if (!inventory) return inventory.error();
@@ -164,10 +165,11 @@ Result<NetworkState> observe_network(int netns_fd, const std::vector<NamespaceId
   });
 }
 
-Result<std::vector<NatChainState>> observe_nat(int netns_fd, const std::vector<NamespaceId>& forbidden) {
+Result<std::vector<NatChainState>> observe_nat(int netns_fd, const std::vector<NamespaceId>& forbidden,
+                                               std::optional<Deadline> deadline) {
   using Chains = std::vector<NatChainState>;
-  return in_namespace<Chains>(netns_fd, forbidden, []() -> Result<Chains> {
-    Result<NetlinkSocket> netfilter = NetlinkSocket::open(NETLINK_NETFILTER);
+  return in_namespace<Chains>(netns_fd, forbidden, [deadline]() -> Result<Chains> {
+    Result<NetlinkSocket> netfilter = NetlinkSocket::open(NETLINK_NETFILTER, deadline);
     if (!netfilter) return netfilter.error();
     return list_nat(*netfilter);
   });

@@ -119,11 +119,13 @@ struct NetworkPlan {
   uint32_t gid = 0;
   std::optional<TapLabel> tap_label;
   std::optional<uint32_t> passt_gid;  // where passt connects the guest: the group that it runs as
+  std::optional<Deadline> deadline;   // after which nothing is looked at any more
 };
 
 // Links with addresses, main routes and the listed sysctls of the namespace. Changes nothing.
 // `forbidden`: namespaces never to be entered; refused with EPERM.
-Result<NetworkState> observe_network(int netns_fd, const std::vector<NamespaceId>& forbidden);
+Result<NetworkState> observe_network(int netns_fd, const std::vector<NamespaceId>& forbidden,
+                                     std::optional<Deadline> deadline = std::nullopt);
 
 // A chain of the tables `ip nat` and `ip6 nat`.
 struct NatChainState {
@@ -133,8 +135,10 @@ struct NatChainState {
   uint32_t rules = 0;
 };
 
-// The NAT chains of the namespace with their numbers of rules, at most 16384 of each family. Changes nothing.
-Result<std::vector<NatChainState>> observe_nat(int netns_fd, const std::vector<NamespaceId>& forbidden);
+// The NAT chains of the namespace with their numbers of rules, at most 16384 of each family; see kMaxDumped too.
+// Changes nothing.
+Result<std::vector<NatChainState>> observe_nat(int netns_fd, const std::vector<NamespaceId>& forbidden,
+                                               std::optional<Deadline> deadline = std::nullopt);
 
 // What apply_network would do now, at most 256 operations, in its order: nothing when the set-up is as planned.
 // The list ends at a link that is yet to be made, since what follows depends on it. Changes nothing.

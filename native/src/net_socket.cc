@@ -28,7 +28,7 @@ int error_of(const Message& message) {
 
 }  // namespace
 
-Result<NetlinkSocket> NetlinkSocket::open(int protocol) {
+Result<NetlinkSocket> NetlinkSocket::open(int protocol, std::optional<Deadline> deadline) {
   Fd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, protocol));
   if (!fd.valid()) return Error::last("socket netlink");
   int on = 1;
@@ -40,7 +40,7 @@ Result<NetlinkSocket> NetlinkSocket::open(int protocol) {
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;
   if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return Error::last("bind netlink");
-  return NetlinkSocket(std::move(fd));
+  return NetlinkSocket(std::move(fd), deadline);
 }
 
 Status NetlinkSocket::send(const MessageBuilder& message, const std::string& operation) {
@@ -132,8 +132,11 @@ Status NetlinkSocket::dump(uint16_t type, const std::string& operation,
   if (!sent) return sent;
   bool interrupted = false;
   for (int i = 0; i < kMaxDatagrams; ++i) {
+    if (deadline_ && deadline_->passed()) return Error::of(ETIMEDOUT, operation);
     Result<Bytes> datagram = receive(operation);
     if (!datagram) return datagram.error();
+    dumped_ += datagram->size;
+    if (dumped_ > kMaxDumped) return Error::of(E2BIG, operation);
     MessageReader reader(*datagram);
     Message answer;
     while (reader.next(&answer)) {

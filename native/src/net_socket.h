@@ -2,19 +2,25 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
+#include "deadline.h"
 #include "fd.h"
 #include "net_message.h"
 #include "result.h"
 
 namespace privsep {
 
+// The largest answer of interest, NAT tables with 1024 ports in both families, takes 2.6 MiB.
+inline constexpr size_t kMaxDumped = 8 << 20;
+
 class NetlinkSocket {
  public:
-  // `protocol`: NETLINK_ROUTE or NETLINK_NETFILTER.
-  static Result<NetlinkSocket> open(int protocol);
+  // `protocol`: NETLINK_ROUTE or NETLINK_NETFILTER. Dumps end at the deadline with ETIMEDOUT.
+  static Result<NetlinkSocket> open(int protocol, std::optional<Deadline> deadline = std::nullopt);
   // Takes over a bound socket with a receive timeout; what stands in for the kernel may be at its other end.
-  explicit NetlinkSocket(Fd fd) : fd_(std::move(fd)) {}
+  explicit NetlinkSocket(Fd fd, std::optional<Deadline> deadline = std::nullopt)
+      : fd_(std::move(fd)), deadline_(deadline) {}
 
   // Sends one request that asks for an acknowledgement and returns the kernel's answer.
   // `fill` writes what follows the message header.
@@ -23,7 +29,7 @@ class NetlinkSocket {
 
   // Sends a dump request and hands every message of the answer to `each`, which returns 0 or an
   // errno that ends the dump (EPROTO: malformed, E2BIG: beyond a bound). A dump during which the listed
-  // things changed is EAGAIN.
+  // things changed is EAGAIN; more than kMaxDumped in all dumps of a socket are E2BIG.
   Status dump(uint16_t type, const std::string& operation, const std::function<void(MessageBuilder&)>& fill,
               const std::function<int(const Message&)>& each);
 
@@ -43,6 +49,8 @@ class NetlinkSocket {
   Result<Bytes> receive(const std::string& operation);
 
   Fd fd_;
+  std::optional<Deadline> deadline_;
+  size_t dumped_ = 0;  // bytes
   uint32_t sequence_ = 0;
   std::vector<uint8_t> buffer_;
 };

@@ -1,14 +1,21 @@
 // What observe_network tells about a real namespace, and which namespaces it refuses.
 #include <fcntl.h>
+#include <linux/rtnetlink.h>
 #include <sched.h>
+#include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <thread>
 
 #include "check.h"
 #include "../src/net_observe.h"
+#include "fixture.h"
 #include "net_fixture.h"
 
 using namespace privsep;
@@ -108,6 +115,72 @@ TEST(forbidden_namespaces_are_not_entered) {
   CHECK(!observe_network(null.get(), {}));
   CHECK(!observe_network(-1, {}));
   CHECK(own_netns().st_ino == home.st_ino);
+}
+
+TEST(namespaces_of_another_user_namespace_are_not_entered) {
+  CHECK(in_child([] {
+    struct stat home = own_netns();
+    int pair[2];
+    if (::pipe2(pair, O_CLOEXEC) != 0) return false;
+    pid_t child = ::fork();
+    if (child == 0) {
+      bool made = ::unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0;
+      (void)!::write(pair[1], made ? "y" : "n", 1);
+      ::pause();
+    }
+    char made = 'n';
+    bool told = ::read(pair[0], &made, 1) == 1;
+    Fd foreign(::open(("/proc/" + std::to_string(child) + "/ns/net").c_str(), O_RDONLY | O_CLOEXEC));
+    Result<NetworkState> state = observe_network(foreign.get(), {});
+    Result<bool> applied = apply_network(foreign.get(), {}, masquerade_plan());
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    auto refused = [](const Error& error) { return error.refused && error.code == EPERM && error.unchanged; };
+    return told && made == 'y' && !state && refused(state.error()) && !applied && refused(applied.error()) &&
+           own_netns().st_ino == home.st_ino;
+  }));
+}
+
+TEST(nothing_is_looked_at_after_the_deadline) {
+  Pod pod(Pod::Addresses::kIpv4);
+  std::string before = pod.snapshot();
+  Deadline passed = Deadline::after_ms(0);
+  CHECK(observe_network(pod.netns(), {}, passed).error().code == ETIMEDOUT);
+  CHECK(observe_nat(pod.netns(), {}, passed).error().code == ETIMEDOUT);
+  NetworkPlan plan = masquerade_plan();
+  plan.deadline = passed;
+  Result<bool> applied = apply_network(pod.netns(), {}, plan);
+  CHECK(!applied && applied.error().code == ETIMEDOUT && applied.error().unchanged);
+  CHECK(pending_changes(pod.netns(), {}, plan).error().code == ETIMEDOUT);
+  check_equal(pod.snapshot(), before, "nothing was changed");
+}
+
+TEST(an_answer_without_end_is_bounded) {
+  int pair[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
+  Fd kernel(pair[0]);
+  NetlinkSocket socket{Fd(pair[1])};
+  std::thread answering([&kernel] {
+    std::vector<uint8_t> datagram(32 * 1024);
+    nlmsghdr header{};
+    header.nlmsg_len = static_cast<uint32_t>(datagram.size());
+    header.nlmsg_type = RTM_NEWLINK;
+    header.nlmsg_seq = 1;
+    std::memcpy(datagram.data(), &header, sizeof header);
+    while (::send(kernel.get(), datagram.data(), datagram.size(), MSG_NOSIGNAL) > 0) {
+    }
+  });
+  size_t bytes = 0;
+  Status dumped = socket.dump(
+      RTM_GETLINK, "list links", [](MessageBuilder& message) { message.header(ifinfomsg{}); },
+      [&bytes](const Message& message) {
+        bytes += message.payload.size;
+        return 0;
+      });
+  ::shutdown(kernel.get(), SHUT_RDWR);
+  answering.join();
+  CHECK(!dumped && dumped.error().code == E2BIG);
+  CHECK(bytes <= kMaxDumped);
 }
 
 TEST(threads_stay_in_their_own_pods) {

@@ -243,6 +243,8 @@ export interface LauncherOptions {
   readonly uid?: number;
   /** Stay in the host's network namespace. */
   readonly hostNetwork?: boolean;
+  /** Has the network namespace from a user namespace of its own. */
+  readonly ownUserNamespace?: boolean;
   /** Directory that it has mounted at {@link claimPath}, in a mount namespace of its own. */
   readonly claim?: string;
 }
@@ -261,15 +263,16 @@ export class LauncherProcess {
   /** `directory`: where the launcher's relative paths begin. */
   static async start(
     directory: string,
-    options: { uid: number; hostNetwork: boolean; claim: string | undefined },
+    options: { uid: number; hostNetwork: boolean; ownUserNamespace: boolean; claim: string | undefined },
     enter: (pid: number) => void,
   ) {
     const user = ['setpriv', '--reuid', `${options.uid}`, '--regid', `${options.uid}`, '--clear-groups'];
     const mount = `mount --bind "$1" ${claimPath} && shift && exec "$@"`;
     const command = [
-      ...(options.hostNetwork ? [] : ['unshare', '--net']),
+      ...(options.hostNetwork || options.ownUserNamespace ? [] : ['unshare', '--net']),
       ...(options.claim === undefined ? [] : ['unshare', '--mount', 'sh', '-c', mount, 'sh', options.claim]),
       ...user,
+      ...(options.ownUserNamespace ? ['unshare', '--user', '--net'] : []),
       process.execPath,
     ];
     const child = spawn(command[0] ?? '', [...command.slice(1), '-e', launcherProgram], {
@@ -373,12 +376,13 @@ export class TestPod {
     cgroupOf = this.podUid,
     uid = qemuUser,
     hostNetwork = false,
+    ownUserNamespace = false,
     claim,
   }: LauncherOptions = {}) {
     // Paths of sockets are short; and a launcher sees its volumes only, not what is above them.
     const launcher = await LauncherProcess.start(
       join(this.volume('sockets'), '..'),
-      { uid, hostNetwork, claim },
+      { uid, hostNetwork, ownUserNamespace, claim },
       (pid) => {
         if (cgroupOf !== null) this.adopt(pid, cgroupOf);
       },

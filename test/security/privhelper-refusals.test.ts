@@ -350,6 +350,31 @@ describe.runIf(isRoot)('what the helper refuses', () => {
       expect(await run('ip', ['-o', 'link'])).toBe(links);
     });
 
+    it('NET-031 refuses to enter a network namespace of a user namespace that the launcher made', async () => {
+      const a = pod();
+      const launcher = await a.launcher({ ownUserNamespace: true });
+      const links = () => run('nsenter', [`--net=/proc/${launcher.pid}/ns/net`, '--', 'ip', '-o', 'link']);
+      const before = await links();
+      const client = helper.client(NetworkService);
+      const bridge = { case: 'bridge', value: {} } as const;
+      const attachments = [{ network: 'default', podInterface: 'eth0', primary: true, binding: bridge }];
+      const calls = [() => client.observe({ pod: a.ref }), () => client.apply({ pod: a.ref, attachments })];
+      for (const call of calls) {
+        expect(await failureOf(call())).toMatchObject({
+          operation: 'network namespace of the pod belongs to another user namespace',
+          refused: true,
+          unchanged: true,
+        });
+      }
+      expect(await links()).toBe(before);
+      for (const method of ['NetworkService.Observe', 'NetworkService.Apply']) {
+        await helper.audited(
+          `the refusal of ${method}`,
+          (line) => line.pod === a.podUid && line.method === method && line.decision === 'refused',
+        );
+      }
+    });
+
     it('WIRE-008 refuses a link at the place of the notify socket and leaves its target alone', async () => {
       const a = pod();
       await a.launcher();
