@@ -46,7 +46,6 @@ int main(int argc, char** argv) {
   auto home = privsep::Home::here();
   if (!home) return fail(home.error());
 
-  privsep::MountLock lock;
   std::optional<privsep::PodUid> pod;
   std::optional<privsep::Launcher> launcher;
   for (std::string line; std::getline(std::cin, line);) {
@@ -65,7 +64,7 @@ int main(int argc, char** argv) {
       launcher = std::move(*pinned);
     }
     double start = now_us();
-    auto mounted = privsep::mount_container_disks(*home, lock, pods.get(), *pod, *launcher, images,
+    auto mounted = privsep::mount_container_disks(*home, pods.get(), *pod, *launcher, images,
                                                   Deadline::after_ms(kDeadlineMs));
     double took = now_us() - start;
     if (!mounted) return fail(mounted.error());

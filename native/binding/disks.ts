@@ -38,7 +38,10 @@ export interface ImageMount {
   readonly name: string;
 }
 
-/** Each runs whole on one privileged thread. */
+/**
+ * Each runs whole on one privileged thread. What reaches a claim has one of its own: EAGAIN when too many wait for
+ * volumes that do not answer.
+ */
 export interface DiskCalls {
   /**
    * Up to the first that is not ready, in the order of `indexes`, of which null is the kernel-boot container. An error

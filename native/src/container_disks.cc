@@ -107,7 +107,7 @@ Status clone_images(Home& home, int volume, const PodUid& pod, const Launcher& l
 
 // Attaches clones of `images` from the one at `*item` on in the launcher's view of the volume. `*item` is the one that
 // failed, or the next one.
-Status attach_images(Home& home, MountLock& lock, const Launcher& launcher, const struct stat& volume,
+Status attach_images(Home& home, const Launcher& launcher, const struct stat& volume,
                      const std::vector<ImageMount>& images, const std::vector<Clone>& clones, size_t* item,
                      bool* changed) {
   if (clones.empty()) return ok();
@@ -117,7 +117,6 @@ Status attach_images(Home& home, MountLock& lock, const Launcher& launcher, cons
   auto disks = open_in_launcher(PodVolume::kContainerDisks, volume);
   if (!disks) return disks.error();
   for (const Clone& clone : clones) {
-    std::lock_guard<std::mutex> guard(lock);
     auto attached = attach(clone, disks->get(), images[*item]);
     if (!attached) return attached.error();
     *changed = *changed || *attached;
@@ -234,12 +233,11 @@ Status unmount_in_launcher(Home& home, const Launcher& launcher, const struct st
   return journey.end();
 }
 
-Status clear_volume(Home& home, MountLock& lock, int volume, const Launcher* launcher, bool* changed) {
+Status clear_volume(Home& home, int volume, const Launcher* launcher, bool* changed) {
   auto volume_id = stat_fd(volume, "container-disks");
   if (!volume_id) return volume_id.error();
   DiskEntries entries = disk_entries(volume);
 
-  std::lock_guard<std::mutex> guard(lock);
   if (launcher != nullptr) {
     auto unmounted = unmount_in_launcher(home, *launcher, *volume_id, entries.images, changed);
     if (!unmounted) return unmounted;
@@ -255,9 +253,8 @@ Status clear_volume(Home& home, MountLock& lock, int volume, const Launcher* lau
 
 }  // namespace
 
-Result<bool> mount_container_disks(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
-                                   const Launcher& launcher, const std::vector<ImageMount>& images,
-                                   const Deadline& deadline) {
+Result<bool> mount_container_disks(Home& home, int pods_dir, const PodUid& pod, const Launcher& launcher,
+                                   const std::vector<ImageMount>& images, const Deadline& deadline) {
   auto volume = open_volume(pods_dir, pod, PodVolume::kContainerDisks);
   if (!volume) return volume.error();
   auto volume_id = stat_fd(volume->get(), "container-disks");
@@ -268,7 +265,7 @@ Result<bool> mount_container_disks(Home& home, MountLock& lock, int pods_dir, co
     std::vector<Clone> clones;
     auto cloned = clone_images(home, volume->get(), pod, launcher, images, done, deadline, &clones);
     // Those before the one that failed are mounted in any case.
-    auto attached = attach_images(home, lock, launcher, *volume_id, images, clones, &done, &changed);
+    auto attached = attach_images(home, launcher, *volume_id, images, clones, &done, &changed);
     if (attached && cloned) continue;
     Error error = attached ? cloned.error() : attached.error();
     error.item = static_cast<int>(done);
@@ -293,15 +290,14 @@ Result<Fd> open_container_disk(Home& home, int pods_dir, const PodUid& pod, cons
   return file;
 }
 
-Result<bool> unmount_container_disks(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
-                                     const Launcher* launcher) {
+Result<bool> unmount_container_disks(Home& home, int pods_dir, const PodUid& pod, const Launcher* launcher) {
   auto volume = open_volume(pods_dir, pod, PodVolume::kContainerDisks);
   if (!volume) {
     if (volume.error().code == ENOENT || volume.error().code == ENOTDIR) return false;
     return volume.error();
   }
   bool changed = false;
-  auto cleared = clear_volume(home, lock, volume->get(), launcher, &changed);
+  auto cleared = clear_volume(home, volume->get(), launcher, &changed);
   if (cleared) return changed;
   Error error = cleared.error();
   error.unchanged = error.unchanged && !changed;

@@ -26,9 +26,8 @@ struct ImageMount {
 // another mount namespace. The directory kernel-boot is made with mode 0755 and belongs to root. Ends with the first that
 // fails, the error's item; those before it are mounted then, be the deadline over or not. False when all were mounted
 // already; refused where something else is.
-Result<bool> mount_container_disks(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
-                                   const Launcher& launcher, const std::vector<ImageMount>& images,
-                                   const Deadline& deadline);
+Result<bool> mount_container_disks(Home& home, int pods_dir, const PodUid& pod, const Launcher& launcher,
+                                   const std::vector<ImageMount>& images, const Deadline& deadline);
 
 // A descriptor of the image, open for reading on a read-only mount of its own, so that nobody who gets it can open
 // the file for writing. Without `index` a file of the kernel-boot container, whose `image_path` must be given.
@@ -38,7 +37,6 @@ Result<Fd> open_container_disk(Home& home, int pods_dir, const PodUid& pod, cons
 // Unmounts all disk_<n>.img and what is in kernel-boot, removes the mount points, and at last disk_<n>.sock and
 // kernel-boot.sock, which tells the containers' processes to end. Without `launcher` its mounts have gone with it.
 // True when something was there.
-Result<bool> unmount_container_disks(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
-                                     const Launcher* launcher);
+Result<bool> unmount_container_disks(Home& home, int pods_dir, const PodUid& pod, const Launcher* launcher);
 
 }  // namespace privsep

@@ -63,12 +63,10 @@ Result<std::optional<Fd>> find_mounted(int directory, const std::string& name, P
   auto entry = walk(directory, name, O_PATH, kNoLinks, name);
   if (!entry && entry.error().code == ENOENT) return std::optional<Fd>();
   if (!entry) return entry.error();
-  auto mounted = is_mount_root(entry->get(), name);
-  if (!mounted) return mounted.error();
-  if (!*mounted) return std::optional<Fd>();
-  auto st = stat_fd(entry->get(), name);
-  if (!st) return st.error();
-  if ((st->st_mode & S_IFMT) != type_of(kind)) return Error::refusal(EINVAL, "type of what is mounted on " + name);
+  auto seen = look_at(entry->get(), name);
+  if (!seen) return seen.error();
+  if (!seen->mounted) return std::optional<Fd>();
+  if (seen->type != type_of(kind)) return Error::refusal(EINVAL, "type of what is mounted on " + name);
   return std::optional<Fd>(std::move(*entry));
 }
 
@@ -199,11 +197,9 @@ Result<std::vector<PluggedEntry>> list_plugged(Home& home, int pods_dir, const P
     auto entry = walk(directory.get(), name, O_PATH | O_NOFOLLOW, kNoLinks, name);
     // A link, or gone meanwhile: neither is plugged.
     if (!entry) continue;
-    auto mounted = is_mount_root(entry->get(), name);
-    if (!mounted) return mounted.error();
-    auto st = stat_fd(entry->get(), name);
-    if (!st) return st.error();
-    entries.push_back({name, *mounted, S_ISBLK(st->st_mode)});
+    auto seen = look_at(entry->get(), name);
+    if (!seen) return seen.error();
+    entries.push_back({name, seen->mounted, S_ISBLK(seen->type)});
   }
   return entries;
 }
@@ -228,9 +224,9 @@ Result<Owned> own_plugged(Home& home, int pods_dir, const PodUid& pod, const Lau
   return *given ? Owned::kChanged : Owned::kUnchanged;
 }
 
-Result<PlugOutcome> plug_filesystem(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
-                                    const Launcher& launcher, const PodUid& attachment, const std::string& volume,
-                                    PlugKind kind, const PlugOwner& owner, const Deadline& deadline) {
+Result<PlugOutcome> plug_filesystem(Home& home, int pods_dir, const PodUid& pod, const Launcher& launcher,
+                                    const PodUid& attachment, const std::string& volume, PlugKind kind,
+                                    const PlugOwner& owner, const Deadline& deadline) {
   auto valid = check_volume_name(volume);
   if (!valid) return valid.error();
   auto disks = open_hotplug_disks(pods_dir, pod);
@@ -252,7 +248,6 @@ Result<PlugOutcome> plug_filesystem(Home& home, MountLock& lock, int pods_dir, c
   auto directory = open_in_launcher(PodVolume::kHotplugDisks, disks->id);
   if (!directory) return directory.error();
   const std::string name = plug_name(volume, kind);
-  std::lock_guard<std::mutex> guard(lock);
   auto attached = attach_mount(source->tree.get(), directory->get(), name, source->id,
                                kind == PlugKind::kDisk ? kFileMode : kDirectoryMode);
   if (!attached) return attached.error();
@@ -270,14 +265,12 @@ Result<PlugOutcome> plug_filesystem(Home& home, MountLock& lock, int pods_dir, c
   return PlugOutcome::kPlugged;
 }
 
-Result<bool> unplug(Home& home, MountLock& lock, int pods_dir, const PodUid& pod, const Launcher* launcher,
-                    const std::string& name) {
+Result<bool> unplug(Home& home, int pods_dir, const PodUid& pod, const Launcher* launcher, const std::string& name) {
   auto valid = check_plug_name(name);
   if (!valid) return valid.error();
   auto disks = open_hotplug_disks(pods_dir, pod);
   if (!disks && (disks.error().code == ENOENT || disks.error().code == ENOTDIR)) return false;
   if (!disks) return disks.error();
-  std::lock_guard<std::mutex> guard(lock);
   Journey journey(home);
   bool changed = false;
   auto fail = [&](Error error) {

@@ -51,13 +51,12 @@ enum class PlugOutcome { kPlugged, kNotReady, kMissing };
 // Mounts the volume that the attachment pod has at /<volume>, nosuid, nodev, noexec, nosymfollow, and gives it to the
 // owner. /<volume> must be a mount of its own there and of no kernel file system; disk.img must be a regular file on
 // the same mount. kNotReady: nobody listens in the attachment pod, or there is no /<volume>. kMissing: no disk.img.
-Result<PlugOutcome> plug_filesystem(Home& home, MountLock& lock, int pods_dir, const PodUid& pod,
-                                    const Launcher& launcher, const PodUid& attachment, const std::string& volume,
-                                    PlugKind kind, const PlugOwner& owner, const Deadline& deadline);
+Result<PlugOutcome> plug_filesystem(Home& home, int pods_dir, const PodUid& pod, const Launcher& launcher,
+                                    const PodUid& attachment, const std::string& volume, PlugKind kind,
+                                    const PlugOwner& owner, const Deadline& deadline);
 
 // Takes every mount off the entry, in the launcher and on the host, and then the entry away. A directory in which the
 // launcher keeps something stays. Without `launcher` its mounts have gone with it. True when something was there.
-Result<bool> unplug(Home& home, MountLock& lock, int pods_dir, const PodUid& pod, const Launcher* launcher,
-                    const std::string& name);
+Result<bool> unplug(Home& home, int pods_dir, const PodUid& pod, const Launcher* launcher, const std::string& name);
 
 }  // namespace privsep

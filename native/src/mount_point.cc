@@ -53,11 +53,11 @@ Result<std::optional<Fd>> find_in_launcher(PodVolume volume, const struct stat& 
   return directory.error();
 }
 
-Result<bool> is_mount_root(int fd, const std::string& what) {
+Result<Entry> look_at(int entry, const std::string& what) {
   struct statx st {};
-  if (::statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) != 0) return Error::last("statx " + what);
+  if (::statx(entry, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &st) != 0) return Error::last("statx " + what);
   if ((st.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) == 0) return Error::of(ENOTSUP, "statx mount root " + what);
-  return (st.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+  return Entry{(st.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0, static_cast<mode_t>(st.stx_mode & S_IFMT)};
 }
 
 Result<bool> attach_mount(int tree, int directory, const std::string& name, const struct stat& source, mode_t mode) {
@@ -70,15 +70,15 @@ Result<bool> attach_mount(int tree, int directory, const std::string& name, cons
   };
   auto target = walk(directory, name, O_PATH, kNoLinks, name);
   if (!target) return fail(target.error());
-  auto mounted = is_mount_root(target->get(), name);
-  if (!mounted) return fail(mounted.error());
-  auto st = stat_fd(target->get(), name);
-  if (!st) return fail(st.error());
-  if (*mounted) {
+  auto entry = look_at(target->get(), name);
+  if (!entry) return fail(entry.error());
+  if (entry->mounted) {
+    auto st = stat_fd(target->get(), name);
+    if (!st) return fail(st.error());
     if (same_inode(*st, source)) return false;
     return Error::refusal(EPERM, "what is mounted on " + name + " is not what belongs there");
   }
-  if ((st->st_mode & S_IFMT) != (source.st_mode & S_IFMT)) {
+  if (entry->type != (source.st_mode & S_IFMT)) {
     return fail(Error::refusal(EINVAL, "type of mount point " + name));
   }
   if (::move_mount(tree, "", target->get(), "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0) {
@@ -97,33 +97,19 @@ Result<bool> attach_mount(int tree, int directory, const std::string& name, cons
 
 Result<bool> unmount_entry(int directory, const std::string& name) {
   if (::fchdir(directory) != 0) return Error::last("fchdir of mount point");
-  bool changed = false;
-  for (int i = 0; i <= kMaxStackedMounts; ++i) {
-    auto mounted = false;
-    {
-      auto entry = walk(directory, name, O_PATH, kNoLinks, name);
-      if (!entry) {
-        // Gone, or a link, which cannot be mounted on.
-        if (entry.error().code == ENOENT || entry.error().code == ELOOP) return changed;
-        return entry.error();
-      }
-      auto root = is_mount_root(entry->get(), name);
-      if (!root) return root.error();
-      mounted = *root;
-    }
-    if (!mounted) return changed;
-    if (i == kMaxStackedMounts) break;
-    // Only a path will do, and no path leads here but the name in the working directory.
-    if (::umount2(name.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0) {
-      Error error = Error::last("umount2 " + name);
-      error.unchanged = !changed;
-      return error;
-    }
-    changed = true;
+  auto fail = [&](Error error, bool changed) {
+    error.unchanged = !changed;
+    return error;
+  };
+  for (int count = 0; count <= kMaxStackedMounts; ++count) {
+    // Only a path will do, and no path leads here but the name in the working directory. Of what is mounted nothing is
+    // asked: neither is it opened nor looked at.
+    if (::umount2(name.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) continue;
+    // Gone, or nothing is mounted there; on a link nothing can be.
+    if (errno == ENOENT || errno == EINVAL) return count > 0;
+    return fail(Error::last("umount2 " + name), count > 0);
   }
-  Error error = Error::of(ELOOP, "too many mounts on " + name);
-  error.unchanged = false;
-  return error;
+  return fail(Error::of(ELOOP, "too many mounts on " + name), true);
 }
 
 }  // namespace privsep

@@ -5,12 +5,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
 #include "event_loop.h"
-#include "mount_point.h"
 #include "napi_queue.h"
 #include "napi_values.h"
 #include "privileged_pool.h"
@@ -37,7 +37,6 @@ class Addon {
   std::unique_ptr<PrivilegedPool> pool;
   bool user_dropped = false;
   bool locked_down = false;
-  MountLock mount_lock;
   // Where SELinux is active: a directory with the device of processes that have a launcher's label.
   Fd labelled_taps;
 
@@ -55,12 +54,12 @@ class Addon {
   // A function without arguments that stops the subscription.
   Napi::Function stopper(uint64_t id, const char* name);
 
-  // Runs `operation`, Result<T>(Home&, const Deadline&), on a privileged thread, of the pool unless `submit` says
-  // otherwise, with the capabilities and the deadline of the first argument, and not before the launcher that it may
+  // Runs `operation`, Result<T>(Home&, const Deadline&), on a privileged thread, of the pool unless it is to be `alone`
+  // on one, with the capabilities and the deadline of the first argument, and not before the launcher that it may
   // name has passed check_process. The promise gets what `convert`, napi_value(Napi::Env, T&), makes of it.
   template <typename Operation, typename Convert>
   Napi::Value privileged(Arguments& arguments, Operation operation, Convert convert,
-                         Status (PrivilegedPool::*submit)(PrivilegedPool::Job) = &PrivilegedPool::submit);
+                         std::optional<PrivilegedPool::Lone> alone = std::nullopt);
 
  private:
   Napi::Value rejected(const Error& error);
@@ -86,7 +85,7 @@ void define_resources(Addon& addon, Napi::Object exports);
 
 template <typename Operation, typename Convert>
 Napi::Value Addon::privileged(Arguments& arguments, Operation operation, Convert convert,
-                              Status (PrivilegedPool::*submit)(PrivilegedPool::Job)) {
+                              std::optional<PrivilegedPool::Lone> alone) {
   Napi::Object call = arguments.object(arguments.at(0), "call");
   uint64_t caps = arguments.bits(call.Get("caps"), "caps");
   int64_t deadline_ms = arguments.integer(call.Get("deadlineMs"), "deadlineMs", 1, 600000);
@@ -121,7 +120,7 @@ Napi::Value Addon::privileged(Arguments& arguments, Operation operation, Convert
       deferred.Reject(native_error(env, error));
     });
   };
-  auto submitted = (*pool.*submit)(std::move(job));
+  auto submitted = alone ? pool->submit_alone(*alone, std::move(job)) : pool->submit(std::move(job));
   if (!submitted) return rejected(submitted.error());
   queue_.retain(env_);
   return deferred.Promise();

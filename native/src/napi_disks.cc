@@ -80,12 +80,11 @@ Napi::Value mount_container_disks_call(Addon& addon, const Napi::CallbackInfo& i
   auto pod = arguments.pod_uid(info[2]);
   Launcher launcher = arguments.launcher(info[3]);
   auto images = images_of(arguments, info[4]);
-  MountLock* lock = &addon.mount_lock;
   return addon.privileged(
       arguments,
-      [pods = std::move(pods), pod, launcher = std::move(launcher), images = std::move(images), lock](
+      [pods = std::move(pods), pod, launcher = std::move(launcher), images = std::move(images)](
           Home& home, const Deadline& deadline) {
-        return mount_container_disks(home, *lock, pods.get(), *pod, launcher, images, deadline);
+        return mount_container_disks(home, pods.get(), *pod, launcher, images, deadline);
       },
       boolean);
 }
@@ -113,11 +112,10 @@ Napi::Value unmount_container_disks_call(Addon& addon, const Napi::CallbackInfo&
   auto pod = arguments.pod_uid(info[2]);
   bool gone = info[3].IsNull();
   Launcher launcher = gone ? Launcher() : arguments.launcher(info[3]);
-  MountLock* lock = &addon.mount_lock;
   return addon.privileged(
       arguments,
-      [pods = std::move(pods), pod, gone, launcher = std::move(launcher), lock](Home& home, const Deadline&) {
-        return unmount_container_disks(home, *lock, pods.get(), *pod, gone ? nullptr : &launcher);
+      [pods = std::move(pods), pod, gone, launcher = std::move(launcher)](Home& home, const Deadline&) {
+        return unmount_container_disks(home, pods.get(), *pod, gone ? nullptr : &launcher);
       },
       boolean);
 }

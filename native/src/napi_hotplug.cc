@@ -46,7 +46,8 @@ Napi::Value list_plugged_call(Addon& addon, const Napi::CallbackInfo& info) {
           list.Set(i, entry);
         }
         return list;
-      });
+      },
+      PrivilegedPool::Lone::kVolume);
 }
 
 // ownPlugged(call, podsDir, podUid, launcher, volume, kind, owner)
@@ -67,7 +68,8 @@ Napi::Value own_plugged_call(Addon& addon, const Napi::CallbackInfo& info) {
         return Napi::String::New(env, owned == Owned::kAbsent    ? "absent"
                                       : owned == Owned::kChanged ? "changed"
                                                                  : "unchanged");
-      });
+      },
+      PrivilegedPool::Lone::kVolume);
 }
 
 // plugFilesystem(call, podsDir, podUid, launcher, attachmentPodUid, volume, kind, owner)
@@ -80,18 +82,18 @@ Napi::Value plug_filesystem_call(Addon& addon, const Napi::CallbackInfo& info) {
   std::string volume = arguments.string(info[5], "volume", kMaxName);
   PlugKind kind = plug_kind(arguments, info[6]);
   PlugOwner owner = plug_owner(arguments, info[7]);
-  MountLock* lock = &addon.mount_lock;
   return addon.privileged(
       arguments,
-      [pods = std::move(pods), pod, launcher = std::move(launcher), attachment, volume, kind, owner, lock](
+      [pods = std::move(pods), pod, launcher = std::move(launcher), attachment, volume, kind, owner](
           Home& home, const Deadline& deadline) {
-        return plug_filesystem(home, *lock, pods.get(), *pod, launcher, *attachment, volume, kind, owner, deadline);
+        return plug_filesystem(home, pods.get(), *pod, launcher, *attachment, volume, kind, owner, deadline);
       },
       [](Napi::Env env, PlugOutcome& outcome) -> Napi::Value {
         return Napi::String::New(env, outcome == PlugOutcome::kPlugged    ? "plugged"
                                       : outcome == PlugOutcome::kNotReady ? "not-ready"
                                                                           : "missing");
-      });
+      },
+      PrivilegedPool::Lone::kVolume);
 }
 
 Napi::Object device_object(Napi::Env env, const BlockDevice& node) {
@@ -167,13 +169,12 @@ Napi::Value unplug_call(Addon& addon, const Napi::CallbackInfo& info) {
   bool gone = info[3].IsNull();
   Launcher launcher = gone ? Launcher() : arguments.launcher(info[3]);
   std::string name = arguments.string(info[4], "name", kMaxName);
-  MountLock* lock = &addon.mount_lock;
   return addon.privileged(
       arguments,
-      [pods = std::move(pods), pod, gone, launcher = std::move(launcher), name, lock](Home& home, const Deadline&) {
-        return unplug(home, *lock, pods.get(), *pod, gone ? nullptr : &launcher, name);
+      [pods = std::move(pods), pod, gone, launcher = std::move(launcher), name](Home& home, const Deadline&) {
+        return unplug(home, pods.get(), *pod, gone ? nullptr : &launcher, name);
       },
-      boolean);
+      boolean, PrivilegedPool::Lone::kUnplug);
 }
 
 }  // namespace

@@ -265,7 +265,7 @@ Napi::Value repair_passt_call(Addon& addon, const Napi::CallbackInfo& info) {
       [](Napi::Env env, uint64_t& sockets) -> Napi::Value {
         return Napi::Number::New(env, static_cast<double>(sockets));
       },
-      &PrivilegedPool::submit_alone);
+      PrivilegedPool::Lone::kProcess);
 }
 
 }  // namespace

@@ -107,7 +107,8 @@ Napi::Value vmi_disk_state_call(Addon& addon, const Napi::CallbackInfo& info) {
         object.Set("exists", state.exists);
         object.Set("availableBytes", Napi::BigInt::New(env, state.available));
         return object;
-      });
+      },
+      PrivilegedPool::Lone::kVolume);
 }
 
 // createVmiDisk(call, launcher, volume, file, size, uid, gid)
@@ -123,7 +124,7 @@ Napi::Value create_vmi_disk_call(Addon& addon, const Napi::CallbackInfo& info) {
       [launcher = std::move(launcher), disk, size, uid, gid](Home& home, const Deadline&) {
         return create_vmi_disk(home, launcher, disk, size, uid, gid);
       },
-      boolean);
+      boolean, PrivilegedPool::Lone::kVolume);
 }
 
 // claimVmiDisks(call, podsDir, podUid, launcher, volume, uid, gid)
@@ -144,7 +145,8 @@ Napi::Value claim_vmi_disks_call(Addon& addon, const Napi::CallbackInfo& info) {
         return Napi::String::New(env, claim == VolumeClaim::kClaimed        ? "claimed"
                                       : claim == VolumeClaim::kAlreadyOwned ? "already-owned"
                                                                             : "foreign");
-      });
+      },
+      PrivilegedPool::Lone::kVolume);
 }
 
 }  // namespace

@@ -36,6 +36,13 @@ void give_up(PrivilegedPool::Job& job, const Error& error) {
   job.fail(error);
 }
 
+// Why there is no thread for one more.
+Error too_many(PrivilegedPool::Lone kind) {
+  const std::string count = std::to_string(PrivilegedPool::kMaxAlone);
+  const bool process = kind == PrivilegedPool::Lone::kProcess;
+  return Error::of(EAGAIN, count + " calls wait for " + (process ? "processes in pods" : "volumes that do not answer"));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<PrivilegedPool>> PrivilegedPool::start(unsigned count, uint64_t permitted) {
@@ -95,11 +102,24 @@ Status PrivilegedPool::submit(Job job) {
   return ok();
 }
 
-Status PrivilegedPool::submit_alone(Job job) {
+Status PrivilegedPool::submit_alone(Lone kind, Job job) {
+  // Whoever hears the outcome of one may submit the next.
+  std::atomic<size_t>& jobs = lone_.at(static_cast<size_t>(kind));
+  job.run = [run = std::move(job.run), &jobs](Home& home, const Deadline& deadline) -> Completion {
+    return [complete = run(home, deadline), &jobs] {
+      --jobs;
+      complete();
+    };
+  };
+  job.fail = [fail = std::move(job.fail), &jobs](const Error& error) {
+    --jobs;
+    fail(error);
+  };
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (stopping_) return Error::of(ECANCELED, "privileged threads are stopping");
-    if (alone_.size() + threads_alone() >= kMaxAlone) return Error::of(EAGAIN, "privileged threads for one call each");
+    if (jobs >= kMaxAlone) return too_many(kind);
+    ++jobs;
     alone_.push_back(std::move(job));
   }
   keeper_wake_.notify_one();

@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <sys/types.h>
 
+#include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -37,6 +39,14 @@ class PrivilegedPool {
   static constexpr size_t kMaxQueue = 256;
   static constexpr size_t kMaxAlone = 16;
 
+  // What may wait without end has a thread of its own, and what waits for one thing leaves threads to what waits for
+  // another.
+  enum class Lone {
+    kProcess,  // waits long for a process in a pod
+    kVolume,   // reaches a claim, whose server may not answer
+    kUnplug,   // takes a claim away, which is to be possible when others wait for it
+  };
+
   // Starts `count` threads and one more, the keeper, that replaces threads which lost their way home and fails
   // calls which nobody started in time. The calling thread's capabilities must include `permitted` and what dropping to another user takes.
   static Result<std::unique_ptr<PrivilegedPool>> start(unsigned count, uint64_t permitted);
@@ -49,9 +59,9 @@ class PrivilegedPool {
   // EAGAIN when the queue is full.
   Status submit(Job job);
 
-  // As submit, but on a thread of its own that ends with the job: for what waits long for a process in a pod. Only
-  // after lock_down(). EAGAIN when there are kMaxAlone such jobs.
-  Status submit_alone(Job job);
+  // As submit, but on a thread of its own that ends with the job. Only after lock_down(). EAGAIN when there are
+  // kMaxAlone such jobs of the kind.
+  Status submit_alone(Lone kind, Job job);
 
   // Becomes readable when the pool is to end, which waits for all jobs.
   int stopping_fd() const { return stopping_fd_.get(); }
@@ -103,6 +113,7 @@ class PrivilegedPool {
   std::vector<std::unique_ptr<Thread>> threads_;  // the keeper first
   std::deque<Job> queue_;
   std::deque<Job> alone_;  // jobs that the keeper is yet to make a thread for
+  std::array<std::atomic<size_t>, 3> lone_{};  // jobs of each kind whose outcome was not told yet
   Fd stopping_fd_;
   size_t idle_ = 0;  // threads that wait on wake_
   bool stopping_ = false;

@@ -31,9 +31,9 @@ Result<Fd> open_volume_directory(const std::string& volume) {
   if (!disks) return disks.error();
   auto directory = walk(disks->get(), volume, O_PATH | O_DIRECTORY, kNoLinks, what);
   if (!directory) return directory.error();
-  auto mounted = is_mount_root(directory->get(), what);
-  if (!mounted) return mounted.error();
-  if (!*mounted) return Error::refusal(EPERM, what + " is not a volume");
+  auto seen = look_at(directory->get(), what);
+  if (!seen) return seen.error();
+  if (!seen->mounted) return Error::refusal(EPERM, what + " is not a volume");
   return directory;
 }
 
@@ -105,7 +105,9 @@ Result<bool> is_volume_root(int directory, const std::string& name, const struct
   auto st = stat_fd(candidate->get(), name);
   if (!st) return st.error();
   if (!same_inode(*st, wanted)) return false;
-  return is_mount_root(candidate->get(), name);
+  auto seen = look_at(candidate->get(), name);
+  if (!seen) return seen.error();
+  return seen->mounted;
 }
 
 // Whether kubelet has a mount with this root among the pod's volumes: <plugin>/<volume>, or below it `mount`.

@@ -212,7 +212,7 @@ TEST(long_jobs_have_threads_of_their_own_and_end_with_the_pool) {
     if (!pool || !(*pool)->drop_user(64100, 64100, {}) || !(*pool)->lock_down(FilterProfile::kPrivileged)) return false;
     const int stopping = (*pool)->stopping_fd();
     std::atomic<int> ended{0};
-    auto wait_for_stop = [&](PrivilegedPool& target) {
+    auto wait_for_stop = [&](PrivilegedPool& target, PrivilegedPool::Lone kind) {
       PrivilegedPool::Job job{bit(CAP_SYS_ADMIN), Deadline::after_ms(60000), nullptr, nullptr};
       job.run = [&ended, stopping](Home&, const Deadline&) -> PrivilegedPool::Completion {
         pollfd p{stopping, POLLIN, 0};
@@ -220,17 +220,54 @@ TEST(long_jobs_have_threads_of_their_own_and_end_with_the_pool) {
         return [&ended, good] { ended += good ? 1 : 100; };
       };
       job.fail = [&ended](const Error&) { ended += 100; };
-      auto submitted = target.submit_alone(std::move(job));
+      auto submitted = target.submit_alone(kind, std::move(job));
       return submitted ? 0 : submitted.error().code;
     };
-    for (size_t i = 0; i < PrivilegedPool::kMaxAlone; ++i) {
-      if (wait_for_stop(**pool) != 0) return false;
+    bool good = true;
+    // Each kind has its own: what waits for a process does not keep a volume from being taken away.
+    constexpr PrivilegedPool::Lone kKinds[] = {PrivilegedPool::Lone::kProcess, PrivilegedPool::Lone::kVolume,
+                                               PrivilegedPool::Lone::kUnplug};
+    for (auto kind : kKinds) {
+      for (size_t i = 0; i < PrivilegedPool::kMaxAlone; ++i) good = good && wait_for_stop(**pool, kind) == 0;
+      good = good && wait_for_stop(**pool, kind) == EAGAIN;
     }
-    bool good = wait_for_stop(**pool) == EAGAIN;
     // The only thread of the pool is free all the time.
     good = good && run(**pool, 0, 5000, [](Home&) {}) == 0;
     pool->reset();
-    return good && ended == static_cast<int>(PrivilegedPool::kMaxAlone);
+    return good && ended == static_cast<int>(PrivilegedPool::kMaxAlone * std::size(kKinds));
+  }));
+}
+
+TEST(a_long_job_makes_room_before_its_outcome_is_told) {
+  CHECK(in_child([] {
+    auto pool = PrivilegedPool::start(1, kMask);
+    if (!pool || !(*pool)->drop_user(64100, 64100, {}) || !(*pool)->lock_down(FilterProfile::kPrivileged)) return false;
+    std::promise<void> release;
+    auto released = release.get_future().share();
+    std::atomic<int> taken{0};
+    std::atomic<int> told{0};
+    auto job = [&] {
+      PrivilegedPool::Job one{0, Deadline::after_ms(60000), nullptr, nullptr};
+      one.fail = [](const Error&) {};
+      one.run = [](Home&, const Deadline&) -> PrivilegedPool::Completion { return [] {}; };
+      return one;
+    };
+    for (size_t i = 0; i < PrivilegedPool::kMaxAlone; ++i) {
+      PrivilegedPool::Job waiting = job();
+      waiting.run = [&](Home&, const Deadline&) -> PrivilegedPool::Completion {
+        released.wait();
+        return [&] {
+          taken += (*pool)->submit_alone(PrivilegedPool::Lone::kVolume, job()) ? 1 : 0;
+          ++told;
+        };
+      };
+      if (!(*pool)->submit_alone(PrivilegedPool::Lone::kVolume, std::move(waiting))) return false;
+    }
+    release.set_value();
+    while (told < static_cast<int>(PrivilegedPool::kMaxAlone)) ::sched_yield();
+    const bool good = taken == static_cast<int>(PrivilegedPool::kMaxAlone);
+    pool->reset();
+    return good;
   }));
 }
 

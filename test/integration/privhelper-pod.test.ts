@@ -116,7 +116,8 @@ describe.runIf(process.getuid?.() === 0)('the helper and a whole pod', () => {
     expect(await client.statContainerDisks({ pod: ref(), volumeIndexes: [2, 3] })).toMatchObject({
       states: [ContainerDiskState.READY, ContainerDiskState.ABSENT],
     });
-    expect(await client.mountContainerDisks(disks(2))).toMatchObject({ changed: true });
+    const atOnce = await Promise.all(Array.from({ length: 16 }, () => client.mountContainerDisks(disks(2))));
+    expect(atOnce.filter(({ changed }) => changed)).toHaveLength(1);
     const text = readFileSync(record(), 'utf8');
     expect(JSON.parse(text).mountTargetEntries).toEqual([
       {
