@@ -33,6 +33,11 @@ export function failsVmi(error: Error): boolean {
   return false;
 }
 
+/** One error for all of them, itself where it is the only one; undefined for none. */
+export function joined(errors: readonly Error[]): Error | undefined {
+  return errors.length > 1 ? new Error(errors.map(({ message }) => message).join('; ')) : errors[0];
+}
+
 /** Runs `action`; what it throws is rethrown as `<text>: <message>` with the original as cause. */
 export async function explained<T>(text: string, action: () => Promise<T>): Promise<T> {
   try {

@@ -116,8 +116,9 @@ export interface DiskChecksums {
 /** Hotplugged volumes. */
 export interface HotplugVolumes {
   /**
-   * Tries every volume; throws WaitingForHotplugMount for such as are not there yet, NotExist for such as are gone, any
-   * other error for a volume that cannot be mounted, and an AggregateError of these for several reasons.
+   * Tries every volume; throws WaitingForHotplugMount for such as are not there yet, NotExist for such as are gone,
+   * VolumeFailed for such as cannot be mounted, any other error for what concerns all of them, and an AggregateError of
+   * these for several reasons.
    */
   mount(vmi: Vmi): Promise<void>;
   /** Unmounts what the spec no longer wants, but for the volumes that the domain still has `attached`. */
@@ -131,6 +132,10 @@ export class WaitingForHotplugMount extends Error {
 }
 export class NotExist extends Error {
   override readonly name = 'NotExist';
+}
+/** Does not concern the other volumes, nor the VM. */
+export class VolumeFailed extends Error {
+  override readonly name = 'VolumeFailed';
 }
 
 /** An error that makes the VMI Failed. The message begins with "Critical network error: ". */

@@ -7,6 +7,7 @@ import {
   type DevicePolicy,
   type HotplugVolumes,
   NotExist,
+  VolumeFailed,
   WaitingForHotplugMount,
 } from '../reconcile/ports.js';
 import {
@@ -71,8 +72,8 @@ export class HelperHotplugVolumes implements HotplugVolumes {
 
   /**
    * Tries every volume, and lets the launcher open the block devices. Throws what kept those back that are not in the
-   * pod, an AggregateError for several; of one kind of reason, NotExist or WaitingForHotplugMount, one error stands for
-   * all.
+   * pod, an AggregateError for several; of one kind of reason, VolumeFailed, NotExist or WaitingForHotplugMount, one
+   * error stands for all.
    *
    * @param attachmentPodUid the pod that all volumes come from, on the target of a migration
    */
@@ -168,7 +169,7 @@ export class HelperHotplugVolumes implements HotplugVolumes {
           ? await helper.plugBlock(pod, attachmentPodUid, volume)
           : await helper.plugFilesystem(pod, attachmentPodUid, volume, kind);
     } catch (error) {
-      throw new Error(`failed to mount ${what}: ${message(error)}`, { cause: error });
+      throw new VolumeFailed(`failed to mount ${what}: ${message(error)}`, { cause: error });
     }
     if (result === 'not-ready') {
       throw new WaitingForHotplugMount(`${what}: attachment pod ${attachmentPodUid} is not ready`);
@@ -208,11 +209,18 @@ async function attempt(errors: Error[], step: () => Promise<void>): Promise<void
 function throwAll(reasons: readonly Error[]): void {
   const waiting = reasons.find((reason) => reason instanceof WaitingForHotplugMount);
   const missing = reasons.filter((reason) => reason instanceof NotExist);
+  const failed = reasons.filter((reason) => reason instanceof VolumeFailed);
   const others = reasons.filter(
-    (reason) => !(reason instanceof NotExist || reason instanceof WaitingForHotplugMount),
+    (reason) =>
+      !(
+        reason instanceof NotExist ||
+        reason instanceof VolumeFailed ||
+        reason instanceof WaitingForHotplugMount
+      ),
   );
   const kinds = [
     ...others,
+    ...(failed.length > 0 ? [new VolumeFailed(failed.map(message).join('; '), { cause: failed[0] })] : []),
     ...(missing.length > 0 ? [new NotExist(missing.map(message).join('; '))] : []),
     ...(waiting === undefined ? [] : [waiting]),
   ];

@@ -2,36 +2,42 @@
 import type { Vmi } from '../../api/vmi.js';
 import type { VmMemory } from '../cleanup.js';
 import type { ControllerDeps } from '../deps.js';
-import { asError } from '../errors.js';
+import { asError, joined } from '../errors.js';
 import type { VmiPass } from '../pass.js';
-import { NotExist, WaitingForHotplugMount } from '../ports.js';
+import { NotExist, VolumeFailed, WaitingForHotplugMount } from '../ports.js';
 
 export type HotplugMountDeps = Pick<ControllerDeps, 'hotplug' | 'queue' | 'events'> & {
   readonly memory: Pick<VmMemory, 'volumePolls'>;
 };
 
-/** A volume that is not there yet is asked for again; one that is gone is reported. Throws anything else. */
+/**
+ * A volume that is not there yet is asked for again; one that is gone is reported. Returns what made others fail,
+ * reported as well; throws anything else.
+ */
 export async function mountHotplugVolumes(
   deps: HotplugMountDeps,
   pass: VmiPass,
   launcherVmi: Vmi,
-): Promise<void> {
+): Promise<Error | undefined> {
   try {
     await deps.hotplug.mount(launcherVmi);
+    return undefined;
   } catch (error) {
     const reasons = error instanceof AggregateError ? error.errors.map(asError) : [asError(error)];
-    const others = reasons.filter((reason) => {
+    const failed: Error[] = [];
+    const others: Error[] = [];
+    for (const reason of reasons) {
       if (reason instanceof WaitingForHotplugMount) {
         lookAgain(deps, pass);
-        return false;
+        continue;
       }
-      if (!(reason instanceof NotExist)) return true;
-      deps.events.event(pass.vmi, 'Warning', 'HotplugFailed', reason.message);
-      return false;
-    });
-    const [first] = others;
-    if (first === undefined) return;
-    throw others.length === 1 ? first : new Error(others.map(({ message }) => message).join('; '));
+      const ofVolume = reason instanceof NotExist || reason instanceof VolumeFailed;
+      if (ofVolume) deps.events.event(pass.vmi, 'Warning', 'HotplugFailed', reason.message);
+      if (reason instanceof VolumeFailed) failed.push(reason);
+      if (!ofVolume) others.push(reason);
+    }
+    if (others.length > 0) throw joined([...others, ...failed]);
+    return joined(failed);
   }
 }
 

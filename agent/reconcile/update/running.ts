@@ -4,7 +4,7 @@ import { networksForLiveUpdate } from '../../network/filters.js';
 import { interfaceStatuses, vmiInterfaces, vmiNetworks } from '../../network/vmi-network.js';
 import type { VmMemory } from '../cleanup.js';
 import type { ControllerDeps } from '../deps.js';
-import { asError, explained } from '../errors.js';
+import { asError, explained, joined } from '../errors.js';
 import type { VmiPass } from '../pass.js';
 import { type HotplugMountDeps, mountHotplugVolumes } from './hotplug-mount.js';
 import { sriovHotplugPending } from './sriov-hotplug.js';
@@ -15,18 +15,19 @@ export type RunningDeps = HotplugMountDeps &
     'clients' | 'pods' | 'hypervisor' | 'downwardMetrics' | 'networks' | 'clock' | 'log' | 'timeline'
   > & { readonly memory: VmMemory };
 
-/** Returns an error that the VM is synchronised in spite of; throws any other. */
+/** Returns the errors that the VM is synchronised in spite of, as one; throws any other. */
 export async function keepRunning(
   deps: RunningDeps,
   pass: VmiPass,
   launcherVmi: Vmi,
 ): Promise<Error | undefined> {
   await hotplugSriov(deps, pass, launcherVmi);
-  await mountHotplugVolumes(deps, pass, launcherVmi);
+  const volumes = await mountHotplugVolumes(deps, pass, launcherVmi);
   await explained('failed to getting memory dump', () => dumpMemory(deps, launcherVmi));
   await explained('failed to detect isolation for launcher pod', () => deps.pods.identify(launcherVmi));
   await deps.downwardMetrics.startServer(launcherVmi);
-  return updateNetworks(deps, pass, launcherVmi);
+  const networks = await updateNetworks(deps, pass, launcherVmi);
+  return joined([volumes, networks].filter((error) => error !== undefined));
 }
 
 /** Sent on every pass while a dump is in progress; the launcher knows one that it has begun. */

@@ -24,7 +24,8 @@ export async function prepareStart(deps: StartingDeps, pass: VmiPass, launcherVm
   deps.timeline?.mark(pass.ref, 'container disks ready', 'helper');
   await deps.containerDisks.mountAndVerify(launcherVmi);
   deps.timeline?.mark(pass.ref, 'container disks mounted', 'helper');
-  await mountHotplugVolumes(deps, pass, launcherVmi);
+  const failed = await mountHotplugVolumes(deps, pass, launcherVmi);
+  if (failed !== undefined) throw failed;
   if (!hotplugVolumesReady(launcherVmi)) {
     lookAgain(deps, pass);
     return false;

@@ -45,6 +45,21 @@ describe('running', () => {
     expect(world.puts[0]?.status.phase).toBe('Running');
   });
 
+  it('AFT-009 AFT-036 a volume that fails is reported, the VM is synchronised, and the pass ends in its error', async () => {
+    const world = await keep({ hotplugMountError: 'VolumeFailed' });
+    expect(world.synced).toHaveLength(1);
+    expect(world.unmounted).toHaveLength(1);
+    expect(world.error).toBe('bad is a link');
+    expect(world.events).toContainEqual({
+      type: 'Warning',
+      reason: 'HotplugFailed',
+      message: 'bad is a link',
+    });
+    const both = await keep({ hotplugMountError: 'VolumeFailed', networkSetupError: 'net' });
+    expect(both.synced).toHaveLength(1);
+    expect(both.error).toBe('bad is a link; net');
+  });
+
   it('REC-034 a failed pass shows Synchronized False, a good one removes it', async () => {
     const world = await keep({ SyncVirtualMachineError: 'no' });
     const synchronized = () =>

@@ -52,6 +52,7 @@ describe('starting', () => {
     [{ containerDisksReadyError: 'still not ready' }, 2, []],
     [{ containerDiskMountError: 'mnt' }, 3, []],
     [{ hotplugMountError: 'other' }, 4, []],
+    [{ hotplugMountError: 'VolumeFailed' }, 4, []],
     [{ networkSetupError: 'net' }, 5, []],
     [{ chownErrors: { '/dev/kvm': 'EPERM' } }, 6, []],
     [{ adjustResourcesError: 'adj' }, 7, []],

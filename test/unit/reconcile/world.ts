@@ -12,6 +12,7 @@ import {
   type GuestAgentInfo,
   type LauncherClient,
   NotExist,
+  VolumeFailed,
   WaitingForHotplugMount,
 } from '../../../agent/reconcile/ports.js';
 import type { VirtualMachineOptions } from '../../../gen/kubevirt/cmd/v1/cmd_pb.js';
@@ -227,6 +228,7 @@ export class World {
             throw new WaitingForHotplugMount('not there: waiting for hotplug mount');
           }
           if (error === 'ErrNotExist') throw new NotExist('vol gone: file does not exist');
+          if (error === 'VolumeFailed') throw new VolumeFailed('bad is a link');
           this.#fail('hotplugMountError');
         },
         unmount: async (_vmi, attached) => {

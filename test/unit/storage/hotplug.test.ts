@@ -1,7 +1,7 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 import type { PodRef } from '../../../agent/api/pod-ref.js';
 import type { Vmi } from '../../../agent/api/vmi.js';
-import { NotExist, WaitingForHotplugMount } from '../../../agent/reconcile/ports.js';
+import { NotExist, VolumeFailed, WaitingForHotplugMount } from '../../../agent/reconcile/ports.js';
 import {
   HelperHotplugVolumes,
   type HotplugHelper,
@@ -126,10 +126,13 @@ describe('hot-plugged volumes of a pod', () => {
     expect(errors[0].message).toContain('of-gone has no disk.img');
   });
 
-  it('AFT-036 fail with what is neither missing nor late, once the others were tried', async () => {
+  it('AFT-009 AFT-036 fail each for itself, one error for all, once the others were tried', async () => {
     helper.results.set('bad', new Error('refused'));
-    await expect(volumes.mount(vmi(['bad', 'good']))).rejects.toThrow(
-      'failed to mount filesystem hotplug volume bad: refused',
+    helper.results.set('worse', new Error('a link'));
+    await expect(volumes.mount(vmi(['bad', 'worse', 'good']))).rejects.toThrow(
+      new VolumeFailed(
+        'failed to mount filesystem hotplug volume bad: refused; failed to mount filesystem hotplug volume worse: a link',
+      ),
     );
     expect(helper.plugged.map(({ volume }) => volume)).toEqual(['good']);
   });
@@ -254,7 +257,9 @@ describe('hot-plugged volumes of a pod', () => {
       expect(policies).toHaveLength(3);
       // What cannot be allowed is not given to the VM.
       policyError = new Error('disk of the host');
-      await expect(volumes.mount(plugged)).rejects.toThrow('disk of the host');
+      const failure = await volumes.mount(plugged).catch((error: unknown) => error);
+      expect(failure).not.toBeInstanceOf(VolumeFailed);
+      expect(failure).toHaveProperty('message', 'failed to apply the device policy: disk of the host');
     });
 
     it('STO-018 are denied by the next agent when one has taken the node away and did not live to deny it', async () => {
