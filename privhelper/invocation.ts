@@ -20,6 +20,8 @@ export class Invocation {
   readonly id: string;
   readonly peer: Peer;
   readonly signal: AbortSignal;
+  /** What the audit log is to say of the call when it succeeds. */
+  remark: string | undefined;
 
   constructor(private readonly facts: InvocationFacts) {
     this.id = facts.id;

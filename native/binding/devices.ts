@@ -40,6 +40,9 @@ export interface AttachedProgram {
   readonly instructions: Uint8Array;
 }
 
+/** What decides which devices a process may open: text of devices.list (cgroup v1), or all programs (v2). */
+export type DeviceDecision = { readonly list: string } | { readonly programs: readonly AttachedProgram[] };
+
 /** Each runs whole on one privileged thread. */
 export interface DeviceCalls {
   /**

@@ -1,5 +1,6 @@
 /** Images and volumes in launcher pods. */
 import type { Call, Launcher } from './call.js';
+import type { DeviceDecision, DeviceHierarchy } from './devices.js';
 
 /** `disk`: `<volume>.img` shows disk.img of the volume; `directory`: `<volume>` shows the volume itself. */
 export type PlugKind = 'disk' | 'directory';
@@ -16,6 +17,11 @@ export interface BlockDevice {
   readonly minor: number;
   /** Permission bits. */
   readonly mode: number;
+}
+
+/** A device that an attachment pod shows, and what decides whether its process may open it. */
+export interface AttachedDevice extends BlockDevice {
+  readonly policy: DeviceDecision;
 }
 
 /** An entry of hotplug-disks: `<volume>.img` or `<volume>`. */
@@ -125,10 +131,11 @@ export interface DiskCalls {
   /** The only device that the attachment pod has for the volume. */
   attachedDevice(
     call: Call,
+    hierarchy: DeviceHierarchy,
     podsDir: number,
     attachmentPodUid: string,
     volume: string,
-  ): Promise<BlockDevice | 'not-ready' | 'missing'>;
+  ): Promise<AttachedDevice | 'not-ready' | 'missing'>;
   /** Makes the device node unless it is there, and gives it to the owner. False when nothing was to be done. */
   plugBlock(
     call: Call,

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include "cgroup.h"
+#include "launcher.h"
 #include "proc_file.h"
 #include "walk.h"
 
@@ -31,9 +32,9 @@ Result<std::vector<std::string>> device_cgroup_paths(std::string_view cgroup_fil
   return paths;
 }
 
-Result<std::vector<Fd>> open_device_cgroups(const DeviceHierarchy& hierarchy, const Launcher& launcher,
-                                            const PodUid& pod) {
-  auto pid = pid_of(launcher.pidfd.get());
+Result<std::vector<Fd>> open_device_cgroups(const DeviceHierarchy& hierarchy, int pidfd, const PodUid& pod,
+                                            const std::string& what) {
+  auto pid = pid_of(pidfd);
   if (!pid) return pid.error();
   auto text = read_proc_file("/proc/" + std::to_string(*pid) + "/cgroup", kMaxProcFile);
   if (!text) return text.error();
@@ -41,12 +42,12 @@ Result<std::vector<Fd>> open_device_cgroups(const DeviceHierarchy& hierarchy, co
   if (!paths) return paths.error();
   std::vector<Fd> cgroups;
   for (const std::string& path : *paths) {
-    auto cgroup = walk(hierarchy.root.get(), path, O_PATH | O_DIRECTORY, kOneMount, "cgroup of launcher");
+    auto cgroup = walk(hierarchy.root.get(), path, O_PATH | O_DIRECTORY, kOneMount, "cgroup of " + what);
     if (!cgroup) return cgroup.error();
     cgroups.push_back(std::move(*cgroup));
   }
   // Still alive: so the number meant this process when the text was read.
-  auto checked = check_process(launcher.pidfd.get(), pod, "launcher");
+  auto checked = check_process(pidfd, pod, what);
   if (!checked) return checked.error();
   return cgroups;
 }

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "fd.h"
-#include "launcher.h"
 #include "pod.h"
 #include "result.h"
 
@@ -28,8 +27,8 @@ struct DeviceHierarchy {
 Result<std::vector<std::string>> device_cgroup_paths(std::string_view cgroup_file, CgroupVersion version,
                                                      std::string_view pod_uid);
 
-// Those directories of a launcher (O_PATH), which lives and is in the pod once they are open.
-Result<std::vector<Fd>> open_device_cgroups(const DeviceHierarchy& hierarchy, const Launcher& launcher,
-                                            const PodUid& pod);
+// Those directories of the process of the pidfd (O_PATH), which lives and is in the pod once they are open.
+Result<std::vector<Fd>> open_device_cgroups(const DeviceHierarchy& hierarchy, int pidfd, const PodUid& pod,
+                                            const std::string& what);
 
 }  // namespace privsep

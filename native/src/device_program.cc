@@ -14,6 +14,7 @@ namespace {
 
 // The kernel attaches no more to one cgroup (BPF_CGROUP_MAX_PROGS).
 constexpr uint32_t kMaxAttached = 64;
+constexpr uint32_t kMaxEffective = 1024;
 // Somebody else attaches or detaches at the same time.
 constexpr int kAttempts = 8;
 
@@ -78,16 +79,19 @@ struct Attached {
   uint32_t flags = 0;
 };
 
-Result<Attached> query(int cgroup) {
+// `flags`: BPF_F_QUERY_EFFECTIVE for those of the cgroups above it, too.
+Result<Attached> query(int cgroup, uint32_t flags = 0) {
+  const uint32_t limit = flags == 0 ? kMaxAttached : kMaxEffective;
   Attached attached;
-  attached.ids.resize(kMaxAttached);
+  attached.ids.resize(limit);
   bpf_attr attribute = cleared();
   attribute.query.target_fd = static_cast<uint32_t>(cgroup);
   attribute.query.attach_type = BPF_CGROUP_DEVICE;
   attribute.query.prog_ids = address_of(attached.ids.data());
-  attribute.query.prog_cnt = kMaxAttached;
+  attribute.query.query_flags = flags;
+  attribute.query.prog_cnt = limit;
   if (bpf(BPF_PROG_QUERY, attribute) != 0) return Error::last("list device programs");
-  attached.ids.resize(std::min(attribute.query.prog_cnt, kMaxAttached));
+  attached.ids.resize(std::min(attribute.query.prog_cnt, limit));
   attached.flags = attribute.query.attach_flags;
   return attached;
 }
@@ -178,6 +182,30 @@ Result<bool> make_alone(int cgroup, const Program& program) {
   return failure;
 }
 
+Result<std::vector<AttachedProgram>> read_programs(const std::vector<uint32_t>& ids) {
+  std::vector<AttachedProgram> programs;
+  for (uint32_t id : ids) {
+    auto fd = open_program(id);
+    if (!fd) return fd.error();
+    if (!*fd) continue;
+    bpf_prog_info info{};
+    auto got = get_info((*fd)->get(), &info);
+    if (!got) return got.error();
+    AttachedProgram program;
+    program.id = id;
+    // Empty where the kernel hides it.
+    program.instructions.resize(std::min<size_t>(info.xlated_prog_len, kMaxProgramBytes));
+    bpf_prog_info again{};
+    again.xlated_prog_len = static_cast<uint32_t>(program.instructions.size());
+    again.xlated_prog_insns = address_of(program.instructions.data());
+    got = get_info((*fd)->get(), &again);
+    if (!got) return got.error();
+    if (again.xlated_prog_insns == 0) program.instructions.clear();
+    programs.push_back(std::move(program));
+  }
+  return programs;
+}
+
 }  // namespace
 
 Result<bool> replace_device_programs(const std::vector<Fd>& cgroups, const std::string& instructions) {
@@ -205,27 +233,13 @@ Result<bool> replace_device_programs(const std::vector<Fd>& cgroups, const std::
 Result<std::vector<AttachedProgram>> attached_device_programs(int cgroup) {
   auto attached = query(cgroup);
   if (!attached) return attached.error();
-  std::vector<AttachedProgram> programs;
-  for (uint32_t id : attached->ids) {
-    auto fd = open_program(id);
-    if (!fd) return fd.error();
-    if (!*fd) continue;
-    bpf_prog_info info{};
-    auto got = get_info((*fd)->get(), &info);
-    if (!got) return got.error();
-    AttachedProgram program;
-    program.id = id;
-    // Empty where the kernel hides it.
-    program.instructions.resize(std::min<size_t>(info.xlated_prog_len, kMaxProgramBytes));
-    bpf_prog_info again{};
-    again.xlated_prog_len = static_cast<uint32_t>(program.instructions.size());
-    again.xlated_prog_insns = address_of(program.instructions.data());
-    got = get_info((*fd)->get(), &again);
-    if (!got) return got.error();
-    if (again.xlated_prog_insns == 0) program.instructions.clear();
-    programs.push_back(std::move(program));
-  }
-  return programs;
+  return read_programs(attached->ids);
+}
+
+Result<std::vector<AttachedProgram>> effective_device_programs(int cgroup) {
+  auto effective = query(cgroup, BPF_F_QUERY_EFFECTIVE);
+  if (!effective) return effective.error();
+  return read_programs(effective->ids);
 }
 
 }  // namespace privsep

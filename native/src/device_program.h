@@ -32,4 +32,7 @@ struct AttachedProgram {
 // What is attached to the cgroup itself.
 Result<std::vector<AttachedProgram>> attached_device_programs(int cgroup);
 
+// Those of the cgroup and of the ones above it. What all of them allow is allowed.
+Result<std::vector<AttachedProgram>> effective_device_programs(int cgroup);
+
 }  // namespace privsep

@@ -5,6 +5,7 @@
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
 
+#include "device_list.h"
 #include "pod_sockets.h"
 #include "walk.h"
 
@@ -34,6 +35,24 @@ int make_node(int directory, const std::string& name, const BlockDevice& node) {
   return made;
 }
 
+// What decides about devices of the attachment's process.
+Status read_policy(const DeviceHierarchy& hierarchy, const Peer& peer, const PodUid& attachment,
+                   AttachedDevice* found) {
+  auto cgroups = open_device_cgroups(hierarchy, peer.pidfd.get(), attachment, "attachment process");
+  if (!cgroups) return cgroups.error();
+  const int cgroup = cgroups->front().get();
+  if (hierarchy.version == CgroupVersion::kV1) {
+    auto list = read_device_list(cgroup);
+    if (!list) return list.error();
+    found->list = std::move(*list);
+    return ok();
+  }
+  auto programs = effective_device_programs(cgroup);
+  if (!programs) return programs.error();
+  found->programs = std::move(*programs);
+  return ok();
+}
+
 }  // namespace
 
 Result<std::optional<BlockDevice>> plugged_device(int pods_dir, const PodUid& pod, const std::string& volume) {
@@ -50,8 +69,8 @@ Result<std::optional<BlockDevice>> plugged_device(int pods_dir, const PodUid& po
   return std::optional<BlockDevice>({st->st_rdev, st->st_mode & kPermissions});
 }
 
-Result<AttachedDevice> attached_device(int pods_dir, const PodUid& attachment, const std::string& volume,
-                                       const Deadline& deadline) {
+Result<AttachedDevice> attached_device(const DeviceHierarchy& hierarchy, int pods_dir, const PodUid& attachment,
+                                       const std::string& volume, const Deadline& deadline) {
   auto valid = check_volume_name(volume);
   if (!valid) return valid.error();
   AttachedDevice found;
@@ -77,6 +96,8 @@ Result<AttachedDevice> attached_device(int pods_dir, const PodUid& attachment, c
   auto st = stat_fd(node->get(), "device of " + volume);
   if (!st) return st.error();
   if (!S_ISBLK(st->st_mode)) return Error::refusal(ENOTBLK, "type of the device of " + volume);
+  auto read = read_policy(hierarchy, *peer, attachment, &found);
+  if (!read) return read.error();
   found.outcome = PlugOutcome::kPlugged;
   found.node = {st->st_rdev, st->st_mode & kPermissions};
   return found;

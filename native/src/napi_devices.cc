@@ -8,16 +8,6 @@ namespace privsep {
 
 namespace {
 
-// { root, version }
-DeviceHierarchy hierarchy_of(Arguments& arguments, Napi::Value value) {
-  Napi::Object object = arguments.object(value, "hierarchy");
-  DeviceHierarchy hierarchy;
-  hierarchy.root = arguments.fd(object.Get("root"), "hierarchy.root");
-  bool v1 = arguments.integer(object.Get("version"), "hierarchy.version", 1, 2) == 1;
-  hierarchy.version = v1 ? CgroupVersion::kV1 : CgroupVersion::kV2;
-  return hierarchy;
-}
-
 // listDeviceNodes(call, launcher)
 Napi::Value list_device_nodes_call(Addon& addon, const Napi::CallbackInfo& info) {
   Arguments arguments(info);
@@ -42,7 +32,7 @@ Napi::Value list_device_nodes_call(Addon& addon, const Napi::CallbackInfo& info)
 // replaceDevicePrograms(call, hierarchy, launcher, podUid, instructions)
 Napi::Value replace_device_programs_call(Addon& addon, const Napi::CallbackInfo& info) {
   Arguments arguments(info);
-  DeviceHierarchy hierarchy = hierarchy_of(arguments, info[1]);
+  DeviceHierarchy hierarchy = arguments.hierarchy(info[1]);
   Launcher launcher = arguments.launcher(info[2]);
   auto pod = arguments.pod_uid(info[3]);
   std::string instructions = arguments.bytes(info[4], "instructions", kMaxProgramBytes);
@@ -50,7 +40,7 @@ Napi::Value replace_device_programs_call(Addon& addon, const Napi::CallbackInfo&
       arguments,
       [hierarchy = std::move(hierarchy), launcher = std::move(launcher), pod, instructions](
           Home&, const Deadline&) -> Result<bool> {
-        auto cgroups = open_device_cgroups(hierarchy, launcher, *pod);
+        auto cgroups = open_device_cgroups(hierarchy, launcher.pidfd.get(), *pod, "launcher");
         if (!cgroups) return cgroups.error();
         return replace_device_programs(*cgroups, instructions);
       },
@@ -60,41 +50,31 @@ Napi::Value replace_device_programs_call(Addon& addon, const Napi::CallbackInfo&
 // attachedDevicePrograms(call, hierarchy, launcher, podUid)
 Napi::Value attached_device_programs_call(Addon& addon, const Napi::CallbackInfo& info) {
   Arguments arguments(info);
-  DeviceHierarchy hierarchy = hierarchy_of(arguments, info[1]);
+  DeviceHierarchy hierarchy = arguments.hierarchy(info[1]);
   Launcher launcher = arguments.launcher(info[2]);
   auto pod = arguments.pod_uid(info[3]);
   return addon.privileged(
       arguments,
       [hierarchy = std::move(hierarchy), launcher = std::move(launcher), pod](
           Home&, const Deadline&) -> Result<std::vector<AttachedProgram>> {
-        auto cgroups = open_device_cgroups(hierarchy, launcher, *pod);
+        auto cgroups = open_device_cgroups(hierarchy, launcher.pidfd.get(), *pod, "launcher");
         if (!cgroups) return cgroups.error();
         return attached_device_programs(cgroups->front().get());
       },
-      [](Napi::Env env, std::vector<AttachedProgram>& programs) -> Napi::Value {
-        Napi::Array list = Napi::Array::New(env, programs.size());
-        for (uint32_t i = 0; i < programs.size(); ++i) {
-          const std::string& bytes = programs[i].instructions;
-          Napi::Object program = Napi::Object::New(env);
-          program.Set("id", programs[i].id);
-          program.Set("instructions", Napi::Buffer<char>::Copy(env, bytes.data(), bytes.size()));
-          list.Set(i, program);
-        }
-        return list;
-      });
+      [](Napi::Env env, std::vector<AttachedProgram>& programs) -> Napi::Value { return program_list(env, programs); });
 }
 
 // readDeviceList(call, hierarchy, launcher, podUid)
 Napi::Value read_device_list_call(Addon& addon, const Napi::CallbackInfo& info) {
   Arguments arguments(info);
-  DeviceHierarchy hierarchy = hierarchy_of(arguments, info[1]);
+  DeviceHierarchy hierarchy = arguments.hierarchy(info[1]);
   Launcher launcher = arguments.launcher(info[2]);
   auto pod = arguments.pod_uid(info[3]);
   return addon.privileged(
       arguments,
       [hierarchy = std::move(hierarchy), launcher = std::move(launcher), pod](
           Home&, const Deadline&) -> Result<std::string> {
-        auto cgroups = open_device_cgroups(hierarchy, launcher, *pod);
+        auto cgroups = open_device_cgroups(hierarchy, launcher.pidfd.get(), *pod, "launcher");
         if (!cgroups) return cgroups.error();
         return read_device_list(cgroups->front().get());
       },
@@ -104,7 +84,7 @@ Napi::Value read_device_list_call(Addon& addon, const Napi::CallbackInfo& info) 
 // changeDeviceList(call, hierarchy, launcher, podUid, changes)
 Napi::Value change_device_list_call(Addon& addon, const Napi::CallbackInfo& info) {
   Arguments arguments(info);
-  DeviceHierarchy hierarchy = hierarchy_of(arguments, info[1]);
+  DeviceHierarchy hierarchy = arguments.hierarchy(info[1]);
   Launcher launcher = arguments.launcher(info[2]);
   auto pod = arguments.pod_uid(info[3]);
   Napi::Array list = arguments.array(info[4], "changes", kMaxListChanges);
@@ -117,7 +97,7 @@ Napi::Value change_device_list_call(Addon& addon, const Napi::CallbackInfo& info
       arguments,
       [hierarchy = std::move(hierarchy), launcher = std::move(launcher), pod, changes](Home&,
                                                                                        const Deadline&) -> Status {
-        auto cgroups = open_device_cgroups(hierarchy, launcher, *pod);
+        auto cgroups = open_device_cgroups(hierarchy, launcher.pidfd.get(), *pod, "launcher");
         if (!cgroups) return cgroups.error();
         return change_device_list(cgroups->front().get(), changes);
       },

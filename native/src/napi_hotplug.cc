@@ -121,21 +121,28 @@ Napi::Value plugged_device_call(Addon& addon, const Napi::CallbackInfo& info) {
       });
 }
 
-// attachedDevice(call, podsDir, attachmentPodUid, volume)
+// attachedDevice(call, hierarchy, podsDir, attachmentPodUid, volume)
 Napi::Value attached_device_call(Addon& addon, const Napi::CallbackInfo& info) {
   Arguments arguments(info);
-  Fd pods = arguments.fd(info[1], "podsDir");
-  auto attachment = arguments.pod_uid(info[2]);
-  std::string volume = arguments.string(info[3], "volume", kMaxName);
+  DeviceHierarchy hierarchy = arguments.hierarchy(info[1]);
+  const bool list = hierarchy.version == CgroupVersion::kV1;
+  Fd pods = arguments.fd(info[2], "podsDir");
+  auto attachment = arguments.pod_uid(info[3]);
+  std::string volume = arguments.string(info[4], "volume", kMaxName);
   return addon.privileged(
       arguments,
-      [pods = std::move(pods), attachment, volume](Home&, const Deadline& deadline) {
-        return attached_device(pods.get(), *attachment, volume, deadline);
+      [hierarchy = std::move(hierarchy), pods = std::move(pods), attachment, volume](Home&, const Deadline& deadline) {
+        return attached_device(hierarchy, pods.get(), *attachment, volume, deadline);
       },
-      [](Napi::Env env, AttachedDevice& found) -> Napi::Value {
+      [list](Napi::Env env, AttachedDevice& found) -> Napi::Value {
         if (found.outcome == PlugOutcome::kNotReady) return Napi::String::New(env, "not-ready");
         if (found.outcome == PlugOutcome::kMissing) return Napi::String::New(env, "missing");
-        return device_object(env, found.node);
+        Napi::Object device = device_object(env, found.node);
+        Napi::Object policy = Napi::Object::New(env);
+        if (list) policy.Set("list", found.list);
+        if (!list) policy.Set("programs", program_list(env, found.programs));
+        device.Set("policy", policy);
+        return device;
       });
 }
 

@@ -27,6 +27,18 @@ Napi::Value throw_error(Napi::Env env, const Error& error) {
   return Napi::Value();
 }
 
+Napi::Array program_list(Napi::Env env, const std::vector<AttachedProgram>& programs) {
+  Napi::Array list = Napi::Array::New(env, programs.size());
+  for (uint32_t i = 0; i < programs.size(); ++i) {
+    const std::string& bytes = programs[i].instructions;
+    Napi::Object program = Napi::Object::New(env);
+    program.Set("id", programs[i].id);
+    program.Set("instructions", Napi::Buffer<char>::Copy(env, bytes.data(), bytes.size()));
+    list.Set(i, program);
+  }
+  return list;
+}
+
 Napi::Object peer_object(Napi::Env env, pid_t pid, uid_t uid, gid_t gid) {
   Napi::Object peer = Napi::Object::New(env);
   peer.Set("pid", pid);
@@ -167,6 +179,15 @@ LauncherCheck Arguments::launcher_check(Napi::Value value) {
   check.pidfd = fd(named.Get("pidfd"), "call.launcher.pidfd");
   check.pod = pod_uid(named.Get("podUid"));
   return check;
+}
+
+DeviceHierarchy Arguments::hierarchy(Napi::Value value) {
+  Napi::Object handle = object(value, "hierarchy");
+  DeviceHierarchy hierarchy;
+  hierarchy.root = fd(handle.Get("root"), "hierarchy.root");
+  bool v1 = integer(handle.Get("version"), "hierarchy.version", 1, 2) == 1;
+  hierarchy.version = v1 ? CgroupVersion::kV1 : CgroupVersion::kV2;
+  return hierarchy;
 }
 
 InodeId Arguments::inode(Napi::Value value, const char* name) {

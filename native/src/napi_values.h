@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "device_cgroup.h"
+#include "device_program.h"
 #include "fd.h"
 #include "launcher.h"
 #include "pod.h"
@@ -21,6 +23,9 @@ namespace privsep {
 Napi::Value native_error(Napi::Env env, const Error& error);
 // Throws it; for `return throw_error(...)`.
 Napi::Value throw_error(Napi::Env env, const Error& error);
+
+// { id, instructions }[]
+Napi::Array program_list(Napi::Env env, const std::vector<AttachedProgram>& programs);
 
 Napi::Object peer_object(Napi::Env env, pid_t pid, uid_t uid, gid_t gid);
 
@@ -61,6 +66,8 @@ class Arguments {
   Launcher launcher(Napi::Value value);
   // { pidfd, podUid } or undefined
   LauncherCheck launcher_check(Napi::Value value);
+  // { root, version }
+  DeviceHierarchy hierarchy(Napi::Value value);
   InodeId inode(Napi::Value value, const char* name);
   // { pid, ppid, startTicks, kernelThread, comm }
   Process process(Napi::Value value, const char* name);

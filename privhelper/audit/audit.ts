@@ -64,10 +64,14 @@ export class AuditLog {
     this.options.sink.append(this.line('begin', call, { arguments: bounded(call.arguments) }));
   }
 
-  /** Never throws: the call has happened. */
-  end(call: AuditedCall, failure: CallFailure | undefined, durationMs: number): void {
+  /**
+   * Never throws: the call has happened.
+   * @param remark what is to be known of a call that was allowed
+   */
+  end(call: AuditedCall, failure: CallFailure | undefined, durationMs: number, remark?: string): void {
     const decision: Decision = failure === undefined ? 'allowed' : failure.refused ? 'refused' : 'failed';
-    this.tryAppend(this.line('end', call, { decision, ...facts(failure), duration_ms: round(durationMs) }));
+    const said = failure === undefined ? { message: remark } : facts(failure);
+    this.tryAppend(this.line('end', call, { decision, ...said, duration_ms: round(durationMs) }));
   }
 
   /** A call or connection that was refused before anything was done for it. Rate limited. */

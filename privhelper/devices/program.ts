@@ -24,8 +24,8 @@ const jumpIfOtherRegister = 0x5d;
 const exit = 0x95;
 
 /** BPF_DEVCG_DEV_*, BPF_DEVCG_ACC_* */
-const types = { b: 1, c: 2 } as const;
-const accessBits: Readonly<Record<string, number>> = { m: 1, r: 2, w: 4 };
+export const types = { b: 1, c: 2 } as const;
+export const accessBits: Readonly<Record<string, number>> = { m: 1, r: 2, w: 4 };
 
 type Instruction = (wordsToNextRule: number) => Buffer;
 

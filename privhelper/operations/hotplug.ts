@@ -1,5 +1,7 @@
 /** HotplugService. */
+import { constants } from 'node:os';
 import type { MessageInitShape } from '@bufbuild/protobuf';
+import { Code } from '@connectrpc/connect';
 import {
   type ListResponseSchema,
   type PlugBlockResponseSchema,
@@ -10,7 +12,8 @@ import {
   type UnplugResponseSchema,
 } from '../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import type { BlockDevice, FilesystemPlugOutcome, Launcher, PluggedEntry } from '../../native/binding.js';
-import { refusal, toFailure } from '../failure.js';
+import { isGranted } from '../devices/granted.js';
+import { CallFailure, refusal, toFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
 import type { DeviceNumbers } from '../pods/plugged-devices.js';
@@ -121,18 +124,39 @@ export function plugBlock(
   });
 }
 
-/** Throws for a device that the host uses itself. */
+/**
+ * Throws for a device that the host uses itself, and for one that the attachment pod was not given: a pod that may make
+ * nodes can make that of any device, but opens only what kubelet lets it.
+ */
 async function attachedDevice(
-  { native, podsDir, disksInUse }: Helper,
+  { native, podsDir, deviceHierarchy, disksInUse }: Helper,
   invocation: Invocation,
   { attachmentPodUid, volume }: BlockPlug,
 ): Promise<BlockDevice | 'not-ready' | 'missing'> {
-  const device = await native.attachedDevice(invocation.call, podsDir, attachmentPodUid, volume);
+  const { call } = invocation;
+  const device = await native.attachedDevice(call, deviceHierarchy, podsDir, attachmentPodUid, volume);
   if (typeof device === 'string') return device;
+  const granted = isGranted(device.policy, device);
+  if (granted === false) throw notGiven(device, attachmentPodUid);
+  if (granted === undefined) {
+    invocation.remark = `whether pod ${attachmentPodUid} may open block device ${device.major}:${device.minor} cannot be told`;
+  }
   const [use] = await disksInUse.uses([device]);
   if (use !== undefined)
     throw refusal('check device', `volume ${volume} is the host's own: ${use}`, 'volume');
   return device;
+}
+
+function notGiven({ major, minor }: DeviceNumbers, podUid: string): CallFailure {
+  return new CallFailure({
+    code: Code.PermissionDenied,
+    operation: 'check device',
+    message: `block device ${major}:${minor} is none that pod ${podUid} may open`,
+    errno: constants.errno.EACCES,
+    errnoName: 'EACCES',
+    field: 'volume',
+    refused: true,
+  });
 }
 
 function sameDevice(a: DeviceNumbers, b: DeviceNumbers): boolean {

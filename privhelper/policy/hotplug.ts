@@ -62,6 +62,7 @@ export const plugBlock: Check<PlugBlockRequest, BlockPlug> = {
     ...attachmentWords,
     volumeWords,
     'the attachment pod has exactly one entry for the volume, a block device reached without a link',
+    "the attachment process's device cgroup does not deny it that device for reading and writing",
     'the host neither has mounted it, or what is made of it, outside of pods, nor swaps to it',
     'a node that is there already has the numbers with which the helper plugged it, or those of the attachment pod',
   ],

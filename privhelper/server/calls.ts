@@ -56,7 +56,7 @@ export class Calls {
     const invocation = this.invocation(declared, context, call.id, started + budget);
     try {
       const result = await withDeadline(this.track(run(invocation, checked)), budget + graceMs);
-      this.options.audit.end(call, undefined, this.options.now() - started);
+      this.options.audit.end(call, undefined, this.options.now() - started, invocation.remark);
       return result;
     } catch (error) {
       throw this.fail(call, error, started);

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { Code } from '@connectrpc/connect';
 import { HotplugService, PlugKind } from '../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import { type LauncherHandle, startLauncher } from '../harness/launcher/start.js';
-import { createAttachment } from '../harness/pods/attachment.js';
+import { createAttachment, type DeviceNumbers } from '../harness/pods/attachment.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
 import type { Pod } from '../harness/pods/pod.js';
 import { HelperProcess } from './privhelper-fixture.js';
@@ -29,11 +29,12 @@ export class PluggingNode {
     readonly claims: string,
   ) {}
 
-  static async start(): Promise<PluggingNode> {
+  /** @param flags of the helper */
+  static async start(flags: Readonly<Record<string, string>> = {}): Promise<PluggingNode> {
     const claims = mkdtempSync(join(tmpdir(), 'vp-claims-'));
     chmodSync(claims, 0o755);
     const node = await createNode();
-    const at = new PluggingNode(node, new HelperProcess(node.podsDir), claims);
+    const at = new PluggingNode(node, new HelperProcess(node.podsDir, { flags }), claims);
     for (const name of ['data', 'dump', 'more']) at.makeClaim(name);
     mkdirSync(at.claim('empty'));
     await at.helper.start();
@@ -46,7 +47,8 @@ export class PluggingNode {
     rmSync(this.claims, { recursive: true, force: true });
   }
 
-  async createPods(): Promise<void> {
+  /** @param devices that the attachment pod may use */
+  async createPods(devices: readonly DeviceNumbers[] = []): Promise<void> {
     const pod = await this.node.createPod({
       name: 'virt-launcher-vm1-abcde',
       vmiUid: vmi.vmiUid,
@@ -56,6 +58,7 @@ export class PluggingNode {
     const attachment = await createAttachment(this.node, {
       podIP: '10.244.2.10',
       claims: ['data', 'dump', 'empty'].map((name) => ({ name, directory: this.claim(name) })),
+      devices,
     });
     this.#pods = { pod, launcher, attachment };
   }

@@ -19,7 +19,7 @@ import { type Client, ConnectError, createClient, type Transport } from '@connec
 import { createConnectTransport, Http2SessionManager } from '@connectrpc/connect-node';
 import { FailureSchema } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
 import { loadNative, type Native } from '../../native/binding.js';
-import { PodCgroups } from '../harness/pods/cgroup.js';
+import { grantDevice, PodCgroups } from '../harness/pods/cgroup.js';
 import { removeTree } from '../harness/pods/remove.js';
 import { run, waitFor } from '../harness/pods/run.js';
 
@@ -397,6 +397,8 @@ export class TestPod {
     mkdirSync(claim, { mode: 0o755 });
     writeFileSync(join(claim, 'disk.img'), 'disk');
     const process = await this.process({ claim });
+    const [major = '', minor = ''] = blockNumbers;
+    grantDevice(this.computeCgroups(), { major: Number(major), minor: Number(minor) });
     const device = join(this.volume('hotplug-disks'), blockVolume, randomUUID());
     mkdirSync(join(device, '..'), { mode: 0o755 });
     await run('mknod', ['-m', '660', device, 'b', ...blockNumbers]);

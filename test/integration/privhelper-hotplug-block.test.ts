@@ -16,6 +16,7 @@ import { DeviceService } from '../../gen/virtprivsep/privhelper/v1/device_pb.js'
 import { PlugKind, PlugOutcome } from '../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import { startLauncher } from '../harness/launcher/start.js';
 import { createAttachment } from '../harness/pods/attachment.js';
+import type { Container, Pod } from '../harness/pods/pod.js';
 import { run } from '../harness/pods/run.js';
 import { PluggingNode, refused, vmi } from './hotplug-fixture.js';
 import { failureOf, qemuUser } from './privhelper-fixture.js';
@@ -26,6 +27,9 @@ describe.runIf(process.getuid?.() === 0)('hot-plugged volumes in block mode', ()
   let at: PluggingNode;
   const loops: string[] = [];
   let device: { major: number; minor: number };
+  /** The device of the host's root file system. */
+  const { dev } = statSync('/');
+  const hostRoot = { major: dev >> 8, minor: dev & 0xff };
   const source = (volume: string) => join(at.attachment.emptyDir('hotplug-disks'), volume);
   const plugBlock = async (volume: string, from = at.attachment, into = at.ref()) =>
     (await at.client().plugBlock({ pod: into, attachmentPodUid: from.uid, volume })).outcome;
@@ -35,6 +39,12 @@ describe.runIf(process.getuid?.() === 0)('hot-plugged volumes in block mode', ()
   };
   const makeNode = (path: string, type = 'b', { major, minor } = device) =>
     run('mknod', ['-m', '660', path, type, String(major), String(minor)]);
+
+  function containerOf({ containers }: Pod): Container {
+    const [container] = containers.values();
+    if (container === undefined) throw new Error('no container');
+    return container;
+  }
 
   async function loop(name: string): Promise<{ major: number; minor: number }> {
     const file = at.claim(`${name}.raw`);
@@ -53,7 +63,7 @@ describe.runIf(process.getuid?.() === 0)('hot-plugged volumes in block mode', ()
     for (const path of loops) await run('losetup', ['--detach', path]);
   });
   beforeEach(async () => {
-    await at.createPods();
+    await at.createPods([device, hostRoot]);
     mkdirSync(source('block'));
   });
   afterEach(async () => {
@@ -126,9 +136,7 @@ describe.runIf(process.getuid?.() === 0)('hot-plugged volumes in block mode', ()
   });
 
   it('STO-033 that the host uses itself are refused', async () => {
-    // The device of the host's root file system.
-    const { dev } = statSync('/');
-    await makeNode(join(source('block'), 'root'), 'b', { major: dev >> 8, minor: dev & 0xff });
+    await makeNode(join(source('block'), 'root'), 'b', hostRoot);
     expect(await failureOf(plugBlock('block'))).toMatchObject({
       ...refused,
       field: 'volume',
@@ -148,6 +156,39 @@ describe.runIf(process.getuid?.() === 0)('hot-plugged volumes in block mode', ()
     expect(remembered()).toEqual([]);
     expect(existsSync(at.hostPath('block'))).toBe(false);
     expect(await plugBlock('block')).toBe(CHANGED);
+  });
+
+  it('STO-033 that the attachment pod was not given are refused, whatever nodes it makes', async () => {
+    const stranger = await loop('not-given');
+    await makeNode(join(source('block'), 'made'), 'b', stranger);
+    expect(await failureOf(plugBlock('block'))).toMatchObject({
+      ...refused,
+      errnoName: 'EACCES',
+      field: 'volume',
+      message: `block device 7:${stranger.minor} is none that pod ${at.attachment.uid} may open`,
+    });
+    const line = await at.helper.audited('refusal', ({ errno }) => errno === 'EACCES');
+    expect(line).toMatchObject({ method: 'HotplugService.PlugBlock', decision: 'refused', pod: at.pod.uid });
+    expect(remembered()).toEqual([]);
+    expect(existsSync(at.record())).toBe(false);
+    expect(existsSync(at.hostPath('block'))).toBe(false);
+    // It may make any node, and read this one.
+    const { cgroups } = containerOf(at.attachment);
+    const rule = (file: string, letters: string) => {
+      const [list = ''] = cgroups.map((path) => join(path, file)).filter((path) => existsSync(path));
+      writeFileSync(list, `b 7:${stranger.minor} ${letters}`);
+    };
+    rule('devices.allow', 'r');
+    expect(await failureOf(plugBlock('block'))).toMatchObject({ ...refused, errnoName: 'EACCES' });
+    rule('devices.allow', 'rwm');
+    expect(await plugBlock('block')).toBe(CHANGED);
+  });
+
+  it('STO-015 whose record cannot be read are plugged', async () => {
+    await makeNode(join(source('block'), 'data'));
+    writeFileSync(at.record(), 'no record');
+    expect(await plugBlock('block')).toBe(CHANGED);
+    expect(await at.list()).toEqual([['block', 'BLOCK', true, true]]);
   });
 
   it('STO-033 of another launcher’s attachment pod are refused', async () => {

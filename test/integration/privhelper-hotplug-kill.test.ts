@@ -74,6 +74,7 @@ describe.runIf(process.getuid?.() === 0)('a helper that is killed while volumes 
     attachment = await createAttachment(node, {
       podIP: '10.244.2.10',
       claims: [{ name: 'data', directory: join(claims, 'data') }],
+      devices: [device],
     });
     const source = join(attachment.emptyDir('hotplug-disks'), 'block');
     mkdirSync(source);

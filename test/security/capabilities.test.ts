@@ -204,7 +204,9 @@ describe.runIf(process.getuid?.() === 0)('declared capabilities', () => {
     return helper.operator(HotplugService).plugFilesystem(plugged);
   }
 
+  /** With a record that cannot be read, it looks into the launcher for what is plugged. */
   function plugBlock() {
+    writeFileSync(join(helper.hotplugStateDir, vmi.vmiUid), 'no record');
     const plugged = { pod: ref(), attachmentPodUid: attachment.podUid, volume: blockVolume };
     return helper.operator(HotplugService).plugBlock(plugged);
   }

@@ -7,6 +7,7 @@ import { blockVolumes } from '../../agent/devices/block-volumes.js';
 import { changesTo, type ListChange, mergeRules, parseDeviceList } from '../../privhelper/devices/list.js';
 import { policyRules } from '../../privhelper/devices/policy.js';
 import { deviceProgram, rulesOfProgram } from '../../privhelper/devices/program.js';
+import { answerOf } from '../../privhelper/devices/program-run.js';
 import { any, type DeviceRule, deviceOf, uniteRules } from '../../privhelper/devices/rules.js';
 import { loadVectors } from './load.js';
 import { type JsonObject, vmiOf } from './objects.js';
@@ -102,6 +103,45 @@ describe('ebpfFilter', () => {
       expect(rulesOfProgram(Buffer.from(expected.ebpf ?? '', 'hex'))).toEqual(rules);
     },
   );
+});
+
+describe('programs of the runtime', () => {
+  const programs = [
+    ...of('v2Set').flatMap(({ name, expected }) =>
+      (expected.steps ?? []).map(({ ebpf, cleanRules }) => ({ name, ebpf, rules: cleanRules })),
+    ),
+    ...of('ebpfFilter').flatMap(({ name, expected: { ebpf = '', cleanRules = [] } }) =>
+      ebpf === '' ? [] : [{ name, ebpf, rules: cleanRules }],
+    ),
+  ].filter(({ ebpf }, i, all) => all.findIndex((each) => each.ebpf === ebpf) === i);
+  const probesOf = (rules: readonly Rule[]) =>
+    [...rules, { major: 4000, minor: 70_000 }].flatMap(({ major, minor }) => [
+      { major: major === any ? 3 : major, minor: minor === any ? 5 : minor },
+      { major: major === any ? 3 : major, minor: (minor === any ? 5 : minor) + 1 },
+    ]);
+
+  it.each(programs)('STO-019 answer what their rules say: $name', ({ ebpf, rules }) => {
+    const instructions = Buffer.from(ebpf, 'hex');
+    for (const { major, minor } of probesOf(rules)) {
+      for (const access of ['r', 'w', 'm', 'rw', 'rwm']) {
+        for (const type of ['b', 'c'] as const) {
+          const fits = (rule: Rule) =>
+            (rule.type === 'a' || rule.type === type) &&
+            [any, major].includes(rule.major) &&
+            [any, minor].includes(rule.minor) &&
+            (rule.allow
+              ? [...access].every((letter) => rule.permissions.includes(letter))
+              : [...access].some((letter) => rule.permissions.includes(letter)));
+          const yes = rules.filter(fits).at(-1)?.allow ?? false;
+          expect([access, type, answerOf(instructions, { type, access, major, minor })]).toEqual([
+            access,
+            type,
+            yes,
+          ]);
+        }
+      }
+    }
+  });
 });
 
 describe('parseDevicesList', () => {

@@ -190,12 +190,13 @@ export class HotplugNode implements HotplugHelper {
         if (entry.device === undefined) throw nativeError('EEXIST', { refused: true });
         return { ...entry.device, mode: 0o660 };
       },
-      attachedDevice: async (_call, _dir, attachment, volume) => {
+      attachedDevice: async (_call, _hierarchy, _dir, attachment, volume) => {
         const source = this.world.attachPods?.[this.#names.get(attachment) ?? '']?.[volume];
         if (source === undefined) return 'missing';
         const [, major, minor, mode = ''] = source.split(':');
         if (major === undefined) throw nativeError('ENODEV');
-        return { major: Number(major), minor: Number(minor), mode: Number.parseInt(mode, 8) };
+        const policy = { list: `b ${major}:${minor} rwm\n` };
+        return { major: Number(major), minor: Number(minor), mode: Number.parseInt(mode, 8), policy };
       },
       plugBlock: async (_call, _dir, uid, volume, { major, minor, mode }) => {
         const entries = this.#entriesOf(uid);

@@ -6,14 +6,21 @@ import type { HarnessNode } from './node.js';
 import type { Container, Pod } from './pod.js';
 import { run } from './run.js';
 
+export interface DeviceNumbers {
+  readonly major: number;
+  readonly minor: number;
+}
+
 /** A claim: a host directory with its file system, or a block device. */
 export type Claim =
   | { readonly name: string; readonly directory: string }
-  | { readonly name: string; readonly device: { readonly major: number; readonly minor: number } };
+  | { readonly name: string; readonly device: DeviceNumbers };
 
 export interface AttachmentOptions {
   readonly podIP: string;
   readonly claims: readonly Claim[];
+  /** Devices that kubelet has let it use besides. */
+  readonly devices?: readonly DeviceNumbers[];
   /** The container is started by startAttachment instead of with the pod. */
   readonly late?: boolean;
 }
@@ -27,14 +34,19 @@ export async function createAttachment(node: HarnessNode, options: AttachmentOpt
     podIP: options.podIP,
     emptyDirs: ['hotplug-disks'],
   });
-  if (options.late !== true) await startAttachment(pod, options.claims);
+  if (options.late !== true) await startAttachment(pod, options.claims, options.devices);
   return pod;
 }
 
 /** kubelet mounts claims with a file system at /<name>; the runtime makes the nodes of others in the emptyDir. */
-export async function startAttachment(pod: Pod, claims: readonly Claim[]): Promise<Container> {
+export async function startAttachment(
+  pod: Pod,
+  claims: readonly Claim[],
+  given: readonly DeviceNumbers[] = [],
+): Promise<Container> {
   const volume = pod.emptyDir('hotplug-disks');
   const mounts: string[] = [];
+  const devices = [...given, ...claims.flatMap((claim) => ('device' in claim ? [claim.device] : []))];
   for (const claim of claims) {
     if ('directory' in claim) {
       mounts.push('volume', claim.directory, `/${claim.name}`);
@@ -49,6 +61,7 @@ export async function startAttachment(pod: Pod, claims: readonly Claim[]): Promi
     name: container,
     setup: ['hostToContainer', volume, '/path', ...mounts],
     command: ['/harness/container-disk', '--copy-path', '/path/hp'],
+    devices,
   });
   await pod.waitForListener(started, 'hp.sock');
   return started;

@@ -76,6 +76,16 @@ export function makeCgroup(name: string): string[] {
   return cgroupHierarchies().map(({ base, controllers }) => makeBelow(base, name, controllers));
 }
 
+/** Lets a container use a block device, as the runtime does for a claim of the pod. On v1: a program is not extended. */
+export function grantDevice(
+  cgroups: readonly string[],
+  { major, minor }: { major: number; minor: number },
+): void {
+  for (const list of cgroups.map((directory) => join(directory, 'devices.allow'))) {
+    if (existsSync(list)) writeFileSync(list, `b ${major}:${minor} rwm`);
+  }
+}
+
 /** Kills what is in that cgroup and removes it with everything below it. */
 export async function removeCgroup(name: string, timeoutMs: number): Promise<void> {
   for (const directory of cgroupHierarchies().map(({ base }) => join(base, name))) {

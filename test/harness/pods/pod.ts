@@ -14,7 +14,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { basename, join } from 'node:path';
-import { PodCgroups } from './cgroup.js';
+import { grantDevice, PodCgroups } from './cgroup.js';
 import { type NamespaceOwner, runVariable } from './leftovers.js';
 import { unmountBelow } from './mounts.js';
 import { connectPod, disconnectPod, macOf, type PodLink } from './network.js';
@@ -54,6 +54,8 @@ export interface ContainerOptions {
   readonly setup: readonly string[];
   /** Host path of the directory that becomes the root; a new one when absent. */
   readonly rootfs?: string;
+  /** Block devices that it may use. */
+  readonly devices?: readonly { readonly major: number; readonly minor: number }[];
 }
 
 export interface Container {
@@ -297,6 +299,7 @@ export class Pod implements NamespaceOwner {
       },
     );
     const cgroups = this.#cgroups.create(id);
+    for (const device of options.devices ?? []) grantDevice(cgroups, device);
     const spawned = this.#spawn(
       cgroups,
       options.name,
