@@ -208,6 +208,13 @@ describe('capabilities of the helper', () => {
     },
   );
 
+  it('reach no other devices under systemd than are opened or made', () => {
+    const unit = deploy('systemd/virt-privhelper.service');
+    expect(unit).toMatch(/^DevicePolicy=closed$/m);
+    const allowed = [...unit.matchAll(/^DeviceAllow=(.*)$/gm)].map(([, rule]) => rule);
+    expect(allowed).toEqual(['/dev/net/tun rwm', '/dev/vhost-vsock r', 'block-* m']);
+  });
+
   it('are the same for systemd', () => {
     const [, line = ''] =
       /^CapabilityBoundingSet=(.*)$/m.exec(deploy('systemd/virt-privhelper.service')) ?? [];

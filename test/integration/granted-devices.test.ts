@@ -43,7 +43,7 @@ describe.runIf(process.getuid?.() === 0 && unified !== undefined)('block volumes
     policies = mkdtempSync(join(tmpdir(), 'vp-policy-'));
     const policy = join(policies, 'policy.yaml');
     writeFileSync(policy, `version: 1\npaths:\n  cgroupRoot: ${unified}\n`);
-    at = await PluggingNode.start({ '--policy': policy });
+    at = await PluggingNode.start({ flags: { '--policy': policy } });
   });
   afterAll(async () => {
     await at?.stop();

@@ -8,7 +8,7 @@ import { type LauncherHandle, startLauncher } from '../harness/launcher/start.js
 import { createAttachment, type DeviceNumbers } from '../harness/pods/attachment.js';
 import { createNode, type HarnessNode } from '../harness/pods/node.js';
 import type { Pod } from '../harness/pods/pod.js';
-import { HelperProcess } from './privhelper-fixture.js';
+import { type HelperOptions, HelperProcess } from './privhelper-fixture.js';
 
 export const vmi = { namespace: 'default', name: 'vm1', vmiUid: '3f3c7b1e-6f0d-4a53-9a52-3a7a3c1f9f30' };
 export const refused = { code: Code.PermissionDenied, refused: true, unchanged: true };
@@ -29,12 +29,11 @@ export class PluggingNode {
     readonly claims: string,
   ) {}
 
-  /** @param flags of the helper */
-  static async start(flags: Readonly<Record<string, string>> = {}): Promise<PluggingNode> {
+  static async start(options: HelperOptions = {}): Promise<PluggingNode> {
     const claims = mkdtempSync(join(tmpdir(), 'vp-claims-'));
     chmodSync(claims, 0o755);
     const node = await createNode();
-    const at = new PluggingNode(node, new HelperProcess(node.podsDir, { flags }), claims);
+    const at = new PluggingNode(node, new HelperProcess(node.podsDir, options), claims);
     for (const name of ['data', 'dump', 'more']) at.makeClaim(name);
     mkdirSync(at.claim('empty'));
     await at.helper.start();
