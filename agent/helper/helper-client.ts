@@ -271,9 +271,9 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
     const { volumes } = await this.call(HotplugService.method.list, (options) =>
       this.hotplug.list({ pod }, options),
     );
-    return volumes.map(({ volume, kind, plugged, recorded }) => {
+    return volumes.map(({ volume, kind, plugged, recorded, present, known }) => {
       const shape = kind === PlugKind.BLOCK ? 'block' : kind === PlugKind.DISK ? 'disk' : 'directory';
-      return { volume, kind: shape, plugged, recorded };
+      return { volume, kind: shape, plugged, recorded, present, known };
     });
   }
 

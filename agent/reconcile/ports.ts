@@ -124,7 +124,8 @@ export interface HotplugVolumes {
   /** Unmounts what the spec no longer wants, but for the volumes that the domain still has `attached`. */
   unmount(vmi: Vmi, attached: ReadonlySet<string>): Promise<void>;
   unmountAll(vmi: VmiRef): Promise<void>;
-  isMounted(vmi: Vmi, volume: string, attachmentPodUid: string): Promise<boolean>;
+  /** Undefined while nobody can tell. */
+  isMounted(vmi: Vmi, volume: string, attachmentPodUid: string): Promise<boolean | undefined>;
 }
 
 export class WaitingForHotplugMount extends Error {

@@ -21,7 +21,7 @@ export interface HotplugPlan {
  * from, on the target of a migration; each from its own without one.
  */
 export function hotplugPlan(vmi: Vmi, host: string, attachmentPodUid?: string): HotplugPlan {
-  const wanted = new Set([...(vmi.spec.volumes ?? []), ...utilityVolumes(vmi)].map(({ name }) => name));
+  const wanted = volumesOfSpec(vmi);
   const volumes: HotplugVolume[] = [];
   const skipped: string[] = [];
   for (const { name, hotplugVolume } of vmi.status.volumeStatus ?? []) {
@@ -74,6 +74,10 @@ export function isDirectory(vmi: Vmi, volume: string): boolean {
   return (vmi.spec.volumes ?? []).some(({ name, memoryDump }) => name === volume && memoryDump != null);
 }
 
+export function volumesOfSpec(vmi: Vmi): ReadonlySet<string> {
+  return new Set([...(vmi.spec.volumes ?? []), ...utilityVolumes(vmi)].map(({ name }) => name));
+}
+
 function isUtilityVolume(vmi: Vmi, volume: string): boolean {
   return utilityVolumes(vmi).some(({ name }) => name === volume);
 }
@@ -82,12 +86,14 @@ function utilityVolumes(vmi: Vmi) {
   return vmi.spec.utilityVolumes ?? [];
 }
 
-/** One in block mode has been in the launcher at the last status write. */
-export function hasPluggedBlockVolume(vmi: Vmi): boolean {
-  return (vmi.status.volumeStatus ?? []).some(
-    ({ hotplugVolume, persistentVolumeClaimInfo, phase }) =>
-      hotplugVolume != null &&
-      persistentVolumeClaimInfo?.volumeMode === 'Block' &&
-      (phase === 'MountedToPod' || phase === 'Ready'),
-  );
+/** Those in block mode that have been in the launcher at the last status write. */
+export function pluggedBlockVolumes(vmi: Vmi): string[] {
+  return (vmi.status.volumeStatus ?? [])
+    .filter(
+      ({ hotplugVolume, persistentVolumeClaimInfo, phase }) =>
+        hotplugVolume != null &&
+        persistentVolumeClaimInfo?.volumeMode === 'Block' &&
+        (phase === 'MountedToPod' || phase === 'Ready'),
+    )
+    .map(({ name }) => name);
 }

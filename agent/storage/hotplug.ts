@@ -1,6 +1,7 @@
 /** Hot-plugged volumes of launcher pods (KubeVirt pkg/virt-handler/hotplug-disk/mount.go). */
 import type { PodRef } from '../api/pod-ref.js';
 import type { Vmi, VmiRef } from '../api/vmi.js';
+import { HelperError } from '../helper/errors.js';
 import type { Logger } from '../log/log.js';
 import { asError, explained } from '../reconcile/errors.js';
 import {
@@ -12,10 +13,11 @@ import {
 } from '../reconcile/ports.js';
 import {
   type HotplugVolume,
-  hasPluggedBlockVolume,
   hotplugPlan,
+  pluggedBlockVolumes,
   type VolumeKind,
   volumeKind,
+  volumesOfSpec,
   wantedVolumes,
 } from './hotplug-volumes.js';
 
@@ -26,6 +28,10 @@ export interface PluggedVolume {
   readonly kind: VolumeKind;
   readonly plugged: boolean;
   readonly recorded: boolean;
+  /** There is an entry of its name, whether or not something is mounted there. */
+  readonly present: boolean;
+  /** The helper knows its device, so that a device policy decides about it. */
+  readonly known: boolean;
 }
 
 /** `not-ready`: the attachment pod is not there yet. `missing`: it has no such image or device. */
@@ -91,15 +97,17 @@ export class HelperHotplugVolumes implements HotplugVolumes {
     if (pod === undefined) return;
     if (volumes.length > 0) this.#empty.delete(pod.vmiUid);
     const reasons: Error[] = [];
-    let blockPlugged = hasPluggedBlockVolume(vmi);
+    const plugged = new Set<string>();
     for (const each of volumes) {
       await attempt(reasons, async () => {
         await this.#plug(pod, each);
-        if (each.kind === 'block') blockPlugged = true;
+        if (each.kind === 'block') plugged.add(each.volume);
       });
     }
     // In every pass: another policy may have taken the place of ours.
-    if (blockPlugged) await attempt(reasons, () => this.#applyPolicy(vmi));
+    if (plugged.size > 0 || pluggedBlockVolumes(vmi).length > 0) {
+      await attempt(reasons, () => this.#applyPolicy(vmi, pod, plugged));
+    }
     throwAll(reasons);
   }
 
@@ -116,14 +124,14 @@ export class HelperHotplugVolumes implements HotplugVolumes {
     const wanted = wantedVolumes(vmi, this.#options.node);
     const failures: Error[] = [];
     let blockUnplugged = false;
-    for (const { volume, kind } of recorded) {
-      if (attached.has(volume) || sameEntry(wanted.get(volume), kind)) continue;
+    for (const { volume, kind, present } of recorded) {
+      if (attached.has(volume) || (present && sameEntry(wanted.get(volume), kind))) continue;
       await attempt(failures, async () => {
         await explained(`volume ${volume}`, () => this.#options.helper.unplug(pod, volume, kind));
         if (kind === 'block') blockUnplugged = true;
       });
     }
-    if (blockUnplugged) await attempt(failures, () => this.#applyPolicy(vmi));
+    if (blockUnplugged) await attempt(failures, () => this.#applyPolicy(vmi, pod));
     if (failures.length > 0) {
       throw new Error(
         `failed to cleanup hotplug mounts for VMI ${vmi.metadata.name}: ${failures.map(message).join('\n')}`,
@@ -144,12 +152,24 @@ export class HelperHotplugVolumes implements HotplugVolumes {
     this.#empty.delete(vmi.uid);
   }
 
-  async isMounted(vmi: Vmi, volume: string): Promise<boolean> {
+  /** Undefined when the helper cannot say: what is mounted then may well be in use. */
+  async isMounted(vmi: Vmi, volume: string): Promise<boolean | undefined> {
     const pod = this.#launcherPod(vmi);
     if (pod === undefined) throw new Error('Unable to determine virt-launcher UID');
-    const kind = volumeKind(vmi, volume, this.#options.node);
-    const plugged = await this.#options.helper.listPlugged(pod);
-    return plugged.some((each) => each.volume === volume && each.kind === kind && each.plugged);
+    // The spec alone tells a directory from a disk.
+    const kind = volumesOfSpec(vmi).has(volume) ? volumeKind(vmi, volume, this.#options.node) : undefined;
+    try {
+      const plugged = await this.#options.helper.listPlugged(pod);
+      return plugged.some(
+        (each) => each.volume === volume && each.plugged && (kind ?? each.kind) === each.kind,
+      );
+    } catch (error) {
+      if (!(error instanceof HelperError)) throw error;
+      this.#options.log
+        .object(vmi.metadata)
+        .warning(`cannot tell whether volume ${volume} is mounted, its phase stays`, error);
+      return undefined;
+    }
   }
 
   /** The one active pod with volumes on this host; undefined for none and for several. */
@@ -182,13 +202,34 @@ export class HelperHotplugVolumes implements HotplugVolumes {
     }
   }
 
-  /** Lets the launcher open what is plugged, and nothing that is not any more. */
-  async #applyPolicy(vmi: Vmi): Promise<void> {
+  /**
+   * Lets the launcher open what is plugged, and nothing that is not any more: unless the guest may use what another
+   * handler has plugged and the helper has not heard of yet, which the policy would take away.
+   *
+   * @param plugged the block volumes that the helper was told of just now
+   */
+  async #applyPolicy(vmi: Vmi, pod: PodRef, plugged: ReadonlySet<string> = new Set()): Promise<void> {
     try {
+      const unknown = await this.#unknownDevices(vmi, pod, plugged);
+      if (unknown.length > 0) {
+        this.#options.log
+          .object(vmi.metadata)
+          .warning(`device policy left alone: the helper does not know volume ${unknown.join(', ')} yet`);
+        return;
+      }
       await this.#options.devices.apply(vmi);
     } catch (error) {
       throw new Error(`failed to apply the device policy: ${message(error)}`, { cause: error });
     }
+  }
+
+  async #unknownDevices(vmi: Vmi, pod: PodRef, plugged: ReadonlySet<string>): Promise<string[]> {
+    const wanted = volumesOfSpec(vmi);
+    const others = pluggedBlockVolumes(vmi).filter((volume) => wanted.has(volume) && !plugged.has(volume));
+    if (others.length === 0) return [];
+    const listed = await this.#options.helper.listPlugged(pod);
+    const known = new Set(listed.flatMap((each) => (each.known ? each.volume : [])));
+    return others.filter((volume) => !known.has(volume));
   }
 }
 

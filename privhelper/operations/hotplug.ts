@@ -248,6 +248,8 @@ export function list(
               plugged: mounted || block,
             }),
         recorded: recorded.has(name),
+        present: found.has(name),
+        known: devices.has(name),
       })),
     };
   });

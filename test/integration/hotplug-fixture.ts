@@ -104,6 +104,12 @@ export class PluggingNode {
     return (await this.client().unplug({ pod: this.ref(), volume, kind })).changed;
   }
 
+  /** Volumes whose entries and devices there are, as the helper lists them. */
+  async facts() {
+    const { volumes } = await this.client().list({ pod: this.ref() });
+    return volumes.map(({ volume, present, known }) => ({ volume, present, known }));
+  }
+
   /** Volume, kind, plugged, recorded. */
   async list() {
     const { volumes } = await this.client().list({ pod: this.ref() });

@@ -223,7 +223,9 @@ describe.runIf(process.getuid?.() === 0)('hot-plugged volumes in block mode', ()
     expect(remembered()).toEqual([]);
     // As virt-handler left it: it is the volume's, and remembered from now on.
     await makeNode(at.hostPath('block'));
+    expect(await at.facts()).toEqual([{ volume: 'block', present: true, known: false }]);
     expect(await plugBlock('block')).toBe(CHANGED);
+    expect(await at.facts()).toEqual([{ volume: 'block', present: true, known: true }]);
     expect(remembered()).toEqual([{ volume: 'block', ...device }]);
     // A name for more than one node is no place for the next.
     linkSync(at.hostPath('block'), at.hostPath('kept'));

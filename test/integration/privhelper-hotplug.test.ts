@@ -143,14 +143,22 @@ describe.runIf(process.getuid?.() === 0)('hot-plugged volumes', () => {
     // As virt-handler wrote it before it used safe paths.
     writeFileSync(
       at.record(),
-      JSON.stringify({ mountTargetEntries: [at.entry('data.img'), at.entry('gone.img')] }),
+      JSON.stringify({
+        mountTargetEntries: [at.entry('data.img'), at.entry('gone.img'), at.entry('missing.img')],
+      }),
     );
     expect(at.mounts()).toHaveLength(1);
+    expect(await at.facts()).toEqual([
+      { volume: 'data', present: true, known: false },
+      { volume: 'gone', present: true, known: false },
+      { volume: 'missing', present: false, known: false },
+    ]);
     expect(await at.plug('data')).toBe(UNCHANGED);
     expect(at.mounts()).toHaveLength(1);
     expect(await at.list()).toEqual([
       ['data', 'DISK', true, true],
       ['gone', 'DISK', false, true],
+      ['missing', 'DISK', false, true],
     ]);
     at.launcher.crash();
     await at.launcher.exited;

@@ -126,10 +126,11 @@ export class HotplugNode implements HotplugHelper {
 
   async listPlugged(pod: PodRef) {
     const { volumes } = await operations.list(this.#helper, invocation(), pod);
-    return (volumes ?? []).map(({ volume = '', kind, plugged = false, recorded = false }) => {
+    return (volumes ?? []).map(({ volume = '', kind, ...facts }) => {
       const shape: VolumeKind =
         kind === PlugKind.DISK ? 'disk' : kind === PlugKind.BLOCK ? 'block' : 'directory';
-      return { volume, kind: shape, plugged, recorded };
+      const { plugged = false, recorded = false, present = false, known = false } = facts;
+      return { volume, kind: shape, plugged, recorded, present, known };
     });
   }
 

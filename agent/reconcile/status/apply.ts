@@ -100,17 +100,16 @@ function podOnNode({ status }: Vmi): string | undefined {
 async function setVolumeStatus(vmi: Vmi, domain: Domain | undefined, ports: StatusPorts, now: number) {
   const entries = vmi.status.volumeStatus ?? [];
   if (entries.length === 0) return { events: [], onTheirWay: false };
-  const mounted = new Set<string>();
+  const mounted = new Map<string, boolean | undefined>();
   for (const { name, hotplugVolume } of entries) {
-    if (hotplugVolume && (await isMounted(vmi, name, hotplugVolume.attachPodUID ?? '', ports)))
-      mounted.add(name);
+    if (hotplugVolume) mounted.set(name, await isMounted(vmi, name, hotplugVolume.attachPodUID ?? '', ports));
   }
   const result = volumeStatuses({ vmi, domain, mounted, now });
   vmi.status.volumeStatus = result.volumeStatus;
   return result;
 }
 
-async function isMounted(vmi: Vmi, volume: string, podUid: string, ports: StatusPorts): Promise<boolean> {
+async function isMounted(vmi: Vmi, volume: string, podUid: string, ports: StatusPorts) {
   try {
     return await ports.hotplug.isMounted(vmi, volume, podUid);
   } catch (error) {

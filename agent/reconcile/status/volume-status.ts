@@ -7,8 +7,8 @@ import type { StatusEvent } from './pass.js';
 export interface VolumeStatusInput {
   readonly vmi: Vmi;
   readonly domain: Domain | undefined;
-  /** Names of hotplugged volumes that are mounted in the launcher's pod. */
-  readonly mounted: ReadonlySet<string>;
+  /** Whether hotplugged volumes, by name, are mounted in the launcher's pod; undefined while nobody can tell. */
+  readonly mounted: ReadonlyMap<string, boolean | undefined>;
   /** Milliseconds since the epoch. */
   readonly now: number;
 }
@@ -32,7 +32,7 @@ export function volumeStatuses({ vmi, domain, mounted, now }: VolumeStatusInput)
     let status: VolumeStatus = { ...entry, target: targets.get(entry.name) ?? '' };
     if (entry.hotplugVolume) {
       if (status.target === '') onTheirWay = true;
-      status = hotplugStep(status, mounted.has(entry.name), inSpec.has(entry.name));
+      status = hotplugStep(status, mounted.get(entry.name), inSpec.has(entry.name));
     }
     if (entry.memoryDumpVolume) {
       const step: DumpStep = memoryDumpStep(status, vmi.metadata.name, domain, now);
@@ -58,7 +58,7 @@ function diskTargets(domain: Domain | undefined): Map<string, string> {
 const beforeMount = new Set(['Bound', 'Pending', 'AttachedToNode']);
 const untilUnmount = new Set(['Ready', 'MountedToPod', 'AttachedToNode']);
 
-function hotplugStep(status: VolumeStatus, isMounted: boolean, isInSpec: boolean): VolumeStatus {
+function hotplugStep(status: VolumeStatus, isMounted: boolean | undefined, isInSpec: boolean): VolumeStatus {
   const { name, phase = '' } = status;
   if (status.target !== '') {
     return {
@@ -76,7 +76,7 @@ function hotplugStep(status: VolumeStatus, isMounted: boolean, isInSpec: boolean
       message: `Volume ${name} has been mounted in virt-launcher pod`,
     };
   }
-  if (!isMounted && !isInSpec && untilUnmount.has(phase)) {
+  if (isMounted === false && !isInSpec && untilUnmount.has(phase)) {
     return {
       ...status,
       phase: 'UnMountedFromPod',

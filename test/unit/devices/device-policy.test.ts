@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import type { Vmi } from '../../../agent/api/vmi.js';
 import { HelperDevicePolicy } from '../../../agent/devices/device-policy.js';
-import { hasPluggedBlockVolume } from '../../../agent/storage/hotplug-volumes.js';
+import { pluggedBlockVolumes } from '../../../agent/storage/hotplug-volumes.js';
 import { vmiOf } from '../../vectors/objects.js';
 import { FakeTimers, settle } from '../kube/fake-timers.js';
 import { onePod, podUid } from '../network/fakes.js';
@@ -129,6 +129,6 @@ describe('a plugged block volume', () => {
     ['with a file system', { persistentVolumeClaimInfo: { volumeMode: 'Filesystem' } }, false],
     ['of the start', { hotplugVolume: null }, false],
   ])('%s', (_name, more, expected) => {
-    expect(hasPluggedBlockVolume(vmiNamed('a', status(more)))).toBe(expected);
+    expect(pluggedBlockVolumes(vmiNamed('a', status(more)))).toEqual(expected ? ['hot'] : []);
   });
 });

@@ -47,6 +47,21 @@ describe('applyStatusRules', () => {
     expect(second.volumesOnTheirWay).toBe(true);
   });
 
+  it('AFT-032 leaves the phase of a removed volume alone while nobody can tell whether it is mounted', async () => {
+    const object = vmi({ volumeStatus: [{ name: 'data', target: '', phase: 'Ready', hotplugVolume: {} }] });
+    for (const [isMounted, phase] of [
+      [undefined, 'Ready'],
+      [true, 'Ready'],
+      [false, 'UnMountedFromPod'],
+    ] as const) {
+      const { vmi: written, volumesOnTheirWay } = await apply(object, {
+        hotplug: { isMounted: async () => isMounted },
+      });
+      expect(written.status.volumeStatus?.[0]?.phase).toBe(phase);
+      expect(volumesOnTheirWay).toBe(true);
+    }
+  });
+
   it('REC-036 sets the size of ISO volumes while the VM runs', async () => {
     const spec = {
       domain: { devices: { disks: [{ name: 'init' }, { name: 'root' }] } },

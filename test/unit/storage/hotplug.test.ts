@@ -1,6 +1,8 @@
+import { Code } from '@connectrpc/connect';
 import { beforeEach, describe, expect, it } from 'vitest';
 import type { PodRef } from '../../../agent/api/pod-ref.js';
 import type { Vmi } from '../../../agent/api/vmi.js';
+import { HelperError, HelperUnavailable } from '../../../agent/helper/errors.js';
 import { NotExist, VolumeFailed, WaitingForHotplugMount } from '../../../agent/reconcile/ports.js';
 import {
   HelperHotplugVolumes,
@@ -20,6 +22,7 @@ class FakeHotplugHelper implements HotplugHelper {
   readonly stuck = new Set<string>();
   plugged: PluggedVolume[] = [];
   problems: string[] = [];
+  listError: Error | undefined;
 
   async plugFilesystem({ podUid }: PodRef, from: string, volume: string, kind: 'disk' | 'directory') {
     return this.plug(`plug ${volume} ${kind} of ${from} into ${podUid}`, volume, kind);
@@ -31,6 +34,7 @@ class FakeHotplugHelper implements HotplugHelper {
 
   async listPlugged({ podUid }: PodRef) {
     this.calls.push(`list ${podUid}`);
+    if (this.listError !== undefined) throw this.listError;
     return this.plugged;
   }
 
@@ -40,7 +44,7 @@ class FakeHotplugHelper implements HotplugHelper {
     const found = this.plugged.find((each) => each.volume === volume);
     this.plugged = this.plugged.filter((each) => each !== found);
     // A device stays recorded until it is denied.
-    if (found?.kind === 'block') this.plugged.push({ ...found, plugged: false });
+    if (found?.kind === 'block') this.plugged.push({ ...found, plugged: false, present: false });
     return found !== undefined;
   }
 
@@ -54,9 +58,14 @@ class FakeHotplugHelper implements HotplugHelper {
     this.calls.push(call);
     const result = this.results.get(volume) ?? 'changed';
     if (result instanceof Error) throw result;
-    if (result === 'changed') this.plugged.push({ volume, kind, plugged: true, recorded: true });
+    if (result === 'changed') this.plugged.push(entry(volume, kind));
     return result;
   }
+}
+
+/** What the helper has plugged. */
+function entry(volume: string, kind: VolumeKind): PluggedVolume {
+  return { volume, kind, plugged: true, recorded: true, present: true, known: kind === 'block' };
 }
 
 let helper: FakeHotplugHelper;
@@ -151,6 +160,39 @@ describe('hot-plugged volumes of a pod', () => {
     expect(await volumes.isMounted(removed, 'data')).toBe(false);
   });
 
+  it('AFT-032 that left the spec are mounted as long as anything of their name is', async () => {
+    const removed = vmi([], ['dump']);
+    for (const kind of ['directory', 'disk', 'block'] as const) {
+      helper.plugged = [entry('other', kind), { ...entry('dump', kind), plugged: false }];
+      expect(await volumes.isMounted(removed, 'dump')).toBe(false);
+      helper.plugged = [entry('dump', kind)];
+      expect(await volumes.isMounted(removed, 'dump')).toBe(true);
+      // What the spec wants is a disk.
+      expect(await volumes.isMounted(vmi(['dump']), 'dump')).toBe(kind === 'disk');
+    }
+  });
+
+  it('AFT-032 may be mounted while the helper cannot say', async () => {
+    const removed = vmi([], ['data']);
+    for (const Kind of [HelperUnavailable, HelperError]) {
+      helper.listError = new Kind('List', Code.Unavailable, 'restarting', undefined);
+      expect(await volumes.isMounted(removed, 'data')).toBeUndefined();
+    }
+    helper.listError = new Error('a fault of the agent');
+    await expect(volumes.isMounted(removed, 'data')).rejects.toThrow('a fault of the agent');
+  });
+
+  it('STO-023 are forgotten once nothing of them is left in the pod, also while they are wanted', async () => {
+    const wanted = vmi(['there', 'gone']);
+    helper.plugged = [
+      { ...entry('there', 'disk'), plugged: false },
+      { ...entry('gone', 'disk'), plugged: false, present: false },
+      { ...entry('used', 'disk'), plugged: false, present: false },
+    ];
+    await volumes.unmount(wanted, new Set(['used']));
+    expect(helper.calls).toEqual(['list lp', 'unplug gone disk']);
+  });
+
   it('STO-023 that cannot be unmounted stay recorded and do not keep the others', async () => {
     await volumes.mount(vmi(['a', 'b', 'c']));
     helper.stuck.add('a');
@@ -236,7 +278,7 @@ describe('hot-plugged volumes of a pod', () => {
     });
 
     it('STO-018 are no reason for a policy where a directory is recorded that never was mounted', async () => {
-      helper.plugged = [{ volume: 'dump', kind: 'directory', plugged: false, recorded: true }];
+      helper.plugged = [{ ...entry('dump', 'directory'), plugged: false }];
       await volumes.unmount(vmi([]), none);
       expect(helper.calls.at(-1)).toBe('unplug dump directory');
       expect(policies).toEqual([]);
@@ -276,6 +318,41 @@ describe('hot-plugged volumes of a pod', () => {
       expect(helper.plugged.map(({ volume }) => volume)).toEqual(['a']);
       await volumes.unmount(removed, none);
       expect(policies).toEqual(['a b', 'a']);
+    });
+
+    it('STO-018 of another handler are not denied while the helper has not heard of them', async () => {
+      const mounted = block(['a', 'taken-over']);
+      for (const each of mounted.status.volumeStatus ?? []) each.phase = 'Ready';
+      helper.plugged = [{ ...entry('taken-over', 'block'), known: false }];
+      helper.results.set('taken-over', 'not-ready');
+      await expect(volumes.mount(mounted)).rejects.toThrow('attachment pod of-taken-over is not ready');
+      // virt-controller is about to name another attachment pod.
+      for (const each of mounted.status.volumeStatus ?? [])
+        each.hotplugVolume = { attachPodUID: '' } as never;
+      await volumes.mount(mounted);
+      // Nor because another one goes.
+      const removed = { ...mounted, spec: block(['taken-over']).spec };
+      await volumes.unmount(removed, none);
+      expect(helper.calls.at(-2)).toBe('unplug a block');
+      expect(policies).toEqual([]);
+      // It is plugged as it is.
+      helper.results.set('taken-over', 'unchanged');
+      const known = block(['taken-over'], ['taken-over', 'leaving']);
+      for (const each of known.status.volumeStatus ?? []) each.phase = 'Ready';
+      await volumes.mount(known);
+      expect(policies).toEqual(['taken-over']);
+    });
+
+    it('AFT-034 may be opened again while their attachment pods are exchanged', async () => {
+      const plugged = block(['a']);
+      await volumes.mount(plugged);
+      for (const each of plugged.status.volumeStatus ?? []) {
+        Object.assign(each, { phase: 'Ready', hotplugVolume: { attachPodUID: '' } });
+      }
+      await volumes.mount(plugged);
+      expect(policies).toEqual(['a', 'a']);
+      helper.listError = new Error('no helper');
+      await expect(volumes.mount(plugged)).rejects.toThrow('failed to apply the device policy: no helper');
     });
 
     it('are tried again with the policy that could not be applied', async () => {
