@@ -36,6 +36,12 @@ export interface RelayedConnection {
   readonly cid: number;
 }
 
+/**
+ * Why a connection to the descriptor channel is to be refused. EACCES: another user than `uid`, known when it came.
+ * EAGAIN: it came beyond `maxConnections`. EMSGSIZE: its message was longer than `maxBytes`. ETIMEDOUT: it sent nothing.
+ */
+export type RefusedRequest = 'EACCES' | 'EAGAIN' | 'EMSGSIZE' | 'ETIMEDOUT';
+
 /** None but the first two takes a privileged thread. */
 export interface ProcessCalls {
   /** Sets or clears the append-only flag of a file that the helper owns. False: the file system has no such flag. */
@@ -70,12 +76,16 @@ export interface ProcessCalls {
   /**
    * Serves the descriptor channel: each accepted connection carries one request message of at most
    * `maxBytes`, within `timeoutMs`, then `onRequest`; `reply` sends one status byte and at most one
-   * descriptor (which it closes) and ends the connection.
+   * descriptor (which it closes) and ends the connection. It is to be called for what is to be refused, too.
    */
   serveDescriptors(
     fd: number,
-    options: { maxBytes: number; timeoutMs: number; maxConnections: number },
-    onRequest: (request: Uint8Array, peer: Peer, reply: (status: number, fd: number | null) => void) => void,
+    options: { maxBytes: number; timeoutMs: number; maxConnections: number; uid: number },
+    onRequest: (
+      request: Uint8Array | RefusedRequest,
+      peer: Peer,
+      reply: (status: number, fd: number | null) => void,
+    ) => void,
   ): { stop(): void };
   /** Redeems a ticket on the descriptor channel. A status other than 0 gives an error of that errno. */
   claimDescriptor(path: string, ticket: Uint8Array, timeoutMs: number): Promise<number>;

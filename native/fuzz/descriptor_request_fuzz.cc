@@ -34,7 +34,7 @@ class Channel {
     size_ = sizeof address_;
     PROMISE(::getsockname(listener.get(), address(), &size_) == 0);
     PROMISE(::listen(listener.get(), 16) == 0);
-    auto server = DescriptorServer::start(*loop_, std::move(listener), {kMaxBytes, kPatienceMs, 64},
+    auto server = DescriptorServer::start(*loop_, std::move(listener), {kMaxBytes, kPatienceMs, 64, ::geteuid()},
                                           [this](DescriptorServer::Request request) { deliver(std::move(request)); });
     PROMISE(server);
     server_ = *server;
@@ -62,7 +62,7 @@ class Channel {
       std::lock_guard<std::mutex> lock(mutex_);
       last_ = request.bytes;
     }
-    server_->reply(request.id, EACCES, Fd());
+    server_->reply(request.id, request.refusal != 0 ? static_cast<uint8_t>(request.refusal) : EACCES, Fd());
   }
 
   std::unique_ptr<EventLoop> loop_;

@@ -5,6 +5,7 @@
 #include <sys/un.h>
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace privsep {
@@ -75,26 +76,42 @@ Result<std::shared_ptr<DescriptorServer>> DescriptorServer::start(EventLoop& loo
 }
 
 void DescriptorServer::on_connections(std::vector<Connection> batch) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (Connection& connection : batch) {
-    if (open_.size() >= limits_.max_connections) {
-      (void)send_descriptor(connection.fd.get(), EAGAIN, -1);
-      continue;
+  std::vector<std::pair<std::shared_ptr<Open>, Request>> unwanted;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (Connection& connection : batch) {
+      Request request{next_id_++, {}, connection.peer};
+      if (connection.peer.uid != limits_.uid) {
+        request.refusal = EACCES;
+      } else if (is_full()) {
+        request.refusal = EAGAIN;
+      }
+      auto open = std::make_shared<Open>();
+      open->connection = std::move(connection);
+      open->unwanted = request.refusal != 0;
+      auto source = loop_.add(open->connection.fd.get(),
+                              [this, id = request.id](uint32_t events) { on_event(id, events); });
+      if (!source) continue;
+      open->source = *source;
+      if (!open->unwanted && !loop_.arm(*source, EPOLLIN, Deadline::after_ms(limits_.timeout_ms))) {
+        loop_.remove(*source);
+        continue;
+      }
+      open_.emplace(request.id, open);
+      if (!open->unwanted) continue;
+      ++unwanted_;
+      unwanted.emplace_back(open, std::move(request));
     }
-    uint64_t id = next_id_++;
-    auto open = std::make_shared<Open>();
-    open->connection = std::move(connection);
-    auto source = loop_.add(open->connection.fd.get(), [this, id](uint32_t events) { on_event(id, events); });
-    if (!source) continue;
-    open->source = *source;
-    open_.emplace(id, open);
-    if (!loop_.arm(*source, EPOLLIN, Deadline::after_ms(limits_.timeout_ms))) {
-      loop_.remove(*source);
-      open_.erase(id);
-    }
+    paused_ = is_full() || unwanted_ > 0;
+    if (!paused_) acceptor_->resume();
   }
-  paused_ = open_.size() >= limits_.max_connections;
-  if (!paused_) acceptor_->resume();
+  for (auto& [open, request] : unwanted) deliver(*open, std::move(request));
+}
+
+void DescriptorServer::deliver(Open& open, Request request) {
+  open.delivered = true;
+  (void)loop_.arm(open.source, 0, Deadline::after_ms(limits_.timeout_ms));
+  deliver_(std::move(request));
 }
 
 void DescriptorServer::on_event(uint64_t id, uint32_t events) {
@@ -105,10 +122,12 @@ void DescriptorServer::on_event(uint64_t id, uint32_t events) {
     if (found == open_.end()) return;
     open = found->second;
   }
-  if (events == 0 || open->delivered) {
+  const ucred peer = open->connection.peer;
+  if (open->delivered) {
     if (events == 0) reply(id, ETIMEDOUT, Fd());
     return;
   }
+  if (events == 0) return deliver(*open, {id, {}, peer, ETIMEDOUT});
   std::string bytes(limits_.max_bytes, '\0');
   iovec data{bytes.data(), bytes.size()};
   msghdr message{};
@@ -119,12 +138,10 @@ void DescriptorServer::on_event(uint64_t id, uint32_t events) {
   if (n <= 0) {
     close(id);
   } else if ((message.msg_flags & MSG_TRUNC) != 0) {
-    reply(id, EMSGSIZE, Fd());
+    deliver(*open, {id, {}, peer, EMSGSIZE});
   } else {
     bytes.resize(static_cast<size_t>(n));
-    open->delivered = true;
-    (void)loop_.arm(open->source, 0, Deadline::after_ms(limits_.timeout_ms));
-    deliver_({id, std::move(bytes), open->connection.peer});
+    deliver(*open, {id, std::move(bytes), peer});
   }
 }
 
@@ -133,8 +150,12 @@ void DescriptorServer::reply(uint64_t id, uint8_t status, Fd fd) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = open_.find(id);
     if (found == open_.end()) return;
+    int socket = found->second->connection.fd.get();
+    // A message that is unread when the socket is closed would take the place of the answer (ECONNRESET).
+    char ignored;
+    (void)!::recv(socket, &ignored, sizeof ignored, MSG_DONTWAIT);
     // A peer that has gone away is no failure of ours; the descriptor is closed either way.
-    (void)send_descriptor(found->second->connection.fd.get(), status, fd.get());
+    (void)send_descriptor(socket, status, fd.get());
   }
   close(id);
 }
@@ -147,7 +168,8 @@ void DescriptorServer::close(uint64_t id) {
     if (found == open_.end()) return;
     open = std::move(found->second);
     open_.erase(found);
-    if (paused_ && open_.size() < limits_.max_connections) {
+    if (open->unwanted) --unwanted_;
+    if (paused_ && !is_full() && unwanted_ == 0) {
       paused_ = false;
       acceptor_->resume();
     }
@@ -184,7 +206,10 @@ Result<std::shared_ptr<DescriptorClaim>> DescriptorClaim::start(EventLoop& loop,
   if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
     return Error::last("connect " + path);
   }
-  if (::send(socket.get(), ticket.data(), ticket.size(), MSG_NOSIGNAL) < 0) return Error::last("send ticket");
+  // EPIPE: refused already; the answer is there.
+  if (::send(socket.get(), ticket.data(), ticket.size(), MSG_NOSIGNAL) < 0 && errno != EPIPE) {
+    return Error::last("send ticket");
+  }
   std::shared_ptr<DescriptorClaim> claim(new DescriptorClaim(loop, std::move(socket), std::move(done)));
   DescriptorClaim* self = claim.get();  // the destructor ends the source
   auto source = loop.add(claim->socket_.get(), [self](uint32_t events) {

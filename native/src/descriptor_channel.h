@@ -23,11 +23,17 @@ class DescriptorServer {
     size_t max_bytes;
     int64_t timeout_ms;  // for the request, and again for the answer to it
     size_t max_connections;
+    uid_t uid;  // of those who are served
   };
+  // Each is to be answered, the refused ones too: until then they are open, and nobody else is let in while some are
+  // that were refused as they came.
   struct Request {
     uint64_t id = 0;  // for reply()
     std::string bytes;
     ucred peer{};
+    // Why it is to be refused. EACCES: another user. EAGAIN: as many connections as allowed. EMSGSIZE: longer than
+    // max_bytes. ETIMEDOUT: nothing came in time.
+    int refusal = 0;
   };
   using Deliver = std::function<void(Request)>;
 
@@ -46,12 +52,15 @@ class DescriptorServer {
     Connection connection;
     EventLoop::SourceId source = 0;
     bool delivered = false;
+    bool unwanted = false;  // refused as it came
   };
 
   DescriptorServer(EventLoop& loop, Limits limits, Deliver deliver)
       : loop_(loop), limits_(limits), deliver_(std::move(deliver)) {}
   void on_connections(std::vector<Connection> batch);
   void on_event(uint64_t id, uint32_t events);
+  void deliver(Open& open, Request request);
+  bool is_full() const { return open_.size() - unwanted_ >= limits_.max_connections; }
   void close(uint64_t id);
 
   EventLoop& loop_;
@@ -61,7 +70,8 @@ class DescriptorServer {
   std::mutex mutex_;
   std::unordered_map<uint64_t, std::shared_ptr<Open>> open_;
   uint64_t next_id_ = 1;
-  bool paused_ = false;  // as many connections as allowed
+  size_t unwanted_ = 0;
+  bool paused_ = false;
 };
 
 // One redemption. Calls back exactly once, unless cancelled: with the descriptor, or with the error, that of a

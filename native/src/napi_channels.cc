@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "descriptor_channel.h"
 #include "napi_addon.h"
 #include "relay_server.h"
@@ -96,14 +98,20 @@ void deliver_request(Addon& addon, Napi::Env env, uint64_t id, const std::weak_p
   Addon::Subscription* subscription = addon.find(id);
   if (subscription == nullptr) return;
   auto callback = subscription->callback;
-  Napi::Uint8Array bytes = Napi::Uint8Array::New(env, request.bytes.size());
-  std::copy(request.bytes.begin(), request.bytes.end(), bytes.Data());
+  Napi::Value message;
+  if (request.refusal != 0) {
+    message = Napi::String::New(env, ::strerrorname_np(request.refusal));
+  } else {
+    Napi::Uint8Array bytes = Napi::Uint8Array::New(env, request.bytes.size());
+    std::copy(request.bytes.begin(), request.bytes.end(), bytes.Data());
+    message = bytes;
+  }
   call_back(env, *callback,
-            {bytes, peer_object(env, request.peer.pid, request.peer.uid, request.peer.gid),
+            {message, peer_object(env, request.peer.pid, request.peer.uid, request.peer.gid),
              replier(addon, env, id, server, request.id)});
 }
 
-// serveDescriptors(fd, {maxBytes, timeoutMs, maxConnections}, onRequest)
+// serveDescriptors(fd, {maxBytes, timeoutMs, maxConnections, uid}, onRequest)
 Napi::Value serve_descriptors_call(Addon& addon, const Napi::CallbackInfo& info) {
   Arguments arguments(info);
   Fd listener(arguments.raw_fd(info[0], "fd"));
@@ -111,7 +119,8 @@ Napi::Value serve_descriptors_call(Addon& addon, const Napi::CallbackInfo& info)
   DescriptorServer::Limits limits{
       static_cast<size_t>(arguments.integer(options.Get("maxBytes"), "maxBytes", 1, kMaxRequest)),
       arguments.integer(options.Get("timeoutMs"), "timeoutMs", 1, 600000),
-      static_cast<size_t>(arguments.integer(options.Get("maxConnections"), "maxConnections", 1, 1024))};
+      static_cast<size_t>(arguments.integer(options.Get("maxConnections"), "maxConnections", 1, 1024)),
+      static_cast<uid_t>(arguments.id(options.Get("uid"), "uid"))};
   Napi::Function callback = arguments.function(info[2], "onRequest");
   if (arguments.error()) {
     listener.release();

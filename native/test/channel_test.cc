@@ -2,13 +2,16 @@
 #include "../src/descriptor_channel.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstring>
 #include <future>
+#include <mutex>
 
 #include "../src/inotify.h"
 #include "check.h"
@@ -119,26 +122,58 @@ TEST(hang_up_of_an_unarmed_source_is_silent) {
   (*loop)->remove(*source);
 }
 
-// A server that answers each ticket with /dev/null, or with ENOENT for "none".
+// A server that answers each ticket with /dev/null, or with ENOENT for "none", and notes why it refused.
 struct Served {
   TemporaryDirectory directory;
+  std::mutex mutex;
+  std::vector<int> refusals;
   std::unique_ptr<EventLoop> loop;
   std::shared_ptr<DescriptorServer> server;
+  std::vector<Fd> early;  // connections that are there when it starts
   std::string path() const { return directory.path() + "/fd.sock"; }
 
-  explicit Served(DescriptorServer::Limits limits) {
+  explicit Served(DescriptorServer::Limits limits, int before = 0) {
     loop = std::move(*EventLoop::start());
     auto listener = listen_unix(path(), SOCK_SEQPACKET, 0660, ::getegid(), 16);
-    auto handle = std::make_shared<DescriptorServer*>(nullptr);
-    auto started = DescriptorServer::start(*loop, std::move(*listener), limits, [handle](DescriptorServer::Request r) {
+    for (int i = 0; i < before; ++i) early.push_back(connect());
+    std::promise<DescriptorServer*> itself;
+    auto answer = [this, known = itself.get_future().share()](DescriptorServer::Request r) {
+      DescriptorServer* handle = known.get();
+      if (r.refusal != 0) {
+        {
+          std::lock_guard<std::mutex> lock(mutex);
+          refusals.push_back(r.refusal);
+        }
+        return handle->reply(r.id, static_cast<uint8_t>(r.refusal), Fd());
+      }
       if (r.bytes == "silence") return;
       bool none = r.bytes == "none";
-      (*handle)->reply(r.id, none ? ENOENT : 0, none ? Fd() : Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
-    });
-    *handle = started->get();
-    server = *started;
+      handle->reply(r.id, none ? ENOENT : 0, none ? Fd() : Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
+    };
+    server = *DescriptorServer::start(*loop, std::move(*listener), limits, answer);
+    itself.set_value(server.get());
   }
   ~Served() { server.reset(); }
+
+  std::vector<int> refused() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return refusals;
+  }
+
+  Fd connect() const {
+    Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path().c_str(), path().size() + 1);
+    CHECK(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    return fd;
+  }
+
+  static Result<Fd> answer_to(const Fd& connection) {
+    pollfd waiting{connection.get(), POLLIN, 0};
+    CHECK(::poll(&waiting, 1, 10000) == 1);
+    return receive_descriptor(connection.get());
+  }
 
   Result<Fd> claim(const std::string& ticket, int64_t timeout_ms) {
     auto done = std::make_shared<std::promise<std::shared_ptr<Result<Fd>>>>();
@@ -153,28 +188,22 @@ struct Served {
 };
 
 TEST(tickets_are_redeemed) {
-  Served served({32, 5000, 4});
+  Served served({32, 5000, 4, ::geteuid()});
   auto claimed = served.claim("ticket", 5000);
   CHECK(claimed && claimed->valid());
   CHECK(served.claim("none", 5000).error().code == ENOENT);
   CHECK(served.claim(std::string(33, 'x'), 5000).error().code == EMSGSIZE);
+  CHECK(served.refused() == std::vector<int>{EMSGSIZE});
   CHECK(served.claim("", 5000).error().refused);
   for (int i = 0; i < 50; ++i) CHECK(served.claim("ticket", 5000));
 }
 
 TEST(silent_sides_time_out) {
-  Served slow({32, 50, 4});
+  Served slow({32, 50, 4, ::geteuid()});
   CHECK(slow.claim("silence", 5000).error().code == ETIMEDOUT);
   // A client that never asks is dropped and its place is free again.
   std::vector<Fd> idle;
-  for (int i = 0; i < 4; ++i) {
-    Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path, slow.path().c_str(), slow.path().size() + 1);
-    CHECK(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-    idle.push_back(std::move(fd));
-  }
+  for (int i = 0; i < 4; ++i) idle.push_back(slow.connect());
   // Until then there is no place for another (EAGAIN, or reset with its question unread); a slow machine makes
   // the server give up on us, too.
   Result<Fd> claimed = slow.claim("ticket", 5000);
@@ -184,10 +213,32 @@ TEST(silent_sides_time_out) {
     claimed = slow.claim("ticket", 5000);
   }
   CHECK(claimed);
+  for (const Fd& fd : idle) CHECK(slow.answer_to(fd).error().code == ETIMEDOUT);
+  std::vector<int> refused = slow.refused();
+  CHECK(std::count(refused.begin(), refused.end(), ETIMEDOUT) >= 4);
+}
+
+TEST(others_are_refused_before_they_ask) {
+  Served served({32, 60000, 1, ::geteuid() + 1});
+  // Nobody has to send anything, and none of them takes the place of one that is served.
+  for (int i = 0; i < 3; ++i) {
+    Fd fd = served.connect();
+    CHECK(served.answer_to(fd).error().code == EACCES);
+  }
+  CHECK(served.refused() == std::vector<int>({EACCES, EACCES, EACCES}));
+}
+
+TEST(connections_beyond_the_limit_are_refused) {
+  Served served({32, 60000, 1, ::geteuid()}, 3);
+  for (size_t i : {1, 2}) CHECK(served.answer_to(served.early[i]).error().code == EAGAIN);
+  CHECK(served.refused() == std::vector<int>({EAGAIN, EAGAIN}));
+  send_raw(served.early[0].get(), "ticket", {});
+  CHECK(served.answer_to(served.early[0]));
+  CHECK(served.claim("ticket", 5000));
 }
 
 TEST(a_server_that_never_answers) {
-  Served served({32, 60000, 4});
+  Served served({32, 60000, 4, ::geteuid()});
   CHECK(served.claim("silence", 50).error().code == ETIMEDOUT);
 }
 

@@ -1,8 +1,8 @@
 /** The descriptor channel: one request, a ticket, and one answer, a status byte with the descriptor. */
 import { constants } from 'node:os';
-import type { Native, Peer } from '../../native/binding.js';
+import type { Native, Peer, RefusedRequest } from '../../native/binding.js';
 import type { AuditLog } from '../audit/audit.js';
-import { refusal, toFailure } from '../failure.js';
+import { type CallFailure, exhausted, refusal, toFailure } from '../failure.js';
 import type { Policy } from '../policy/policy.js';
 import { type Tickets, ticketBytes } from './tickets.js';
 
@@ -13,39 +13,46 @@ const { EACCES, EINVAL, EIO } = constants.errno;
 const requestTimeoutMs = 2000;
 const maxConnections = 64;
 
+/** What is written down of those whom the channel itself does not serve. */
+const refusals: Readonly<Record<RefusedRequest, CallFailure>> = {
+  EACCES: refusal('check peer', 'uid is not the agent'),
+  EAGAIN: exhausted('check peer', `${maxConnections} claims are open`),
+  EMSGSIZE: refusal('check ticket', 'message is longer than a ticket'),
+  ETIMEDOUT: refusal('read ticket', `no ticket came within ${requestTimeoutMs} ms`),
+};
+
 /** Serves on a listening descriptor until stopped. */
 export function serveTickets(
   native: Native,
   listener: number,
   tickets: Tickets,
-  policy: Policy,
+  { agentUid: uid }: Policy,
   audit: AuditLog,
 ): { stop(): void } {
   return native.serveDescriptors(
     listener,
     // One byte more than a ticket, so that a longer message is seen to be one.
-    { maxBytes: ticketBytes + 1, timeoutMs: requestTimeoutMs, maxConnections },
-    (request, peer, reply) => answer(request, peer, reply, { native, tickets, policy, audit }),
+    { maxBytes: ticketBytes + 1, timeoutMs: requestTimeoutMs, maxConnections, uid },
+    (request, peer, reply) => answer(request, peer, reply, { native, tickets, audit }),
   );
 }
 
 export interface Claiming {
   readonly native: Pick<Native, 'close'>;
   readonly tickets: Tickets;
-  readonly policy: Policy;
   readonly audit: AuditLog;
 }
 
-/** Answers one claim: status 0 and the descriptor, else an errno (EACCES for every refusal). */
+/** Answers one claim: status 0 and the descriptor, else an errno. */
 export function answer(
-  request: Uint8Array,
+  request: Uint8Array | RefusedRequest,
   peer: Peer,
   reply: (status: number, fd: number | null) => void,
-  { native, tickets, policy, audit }: Claiming,
+  { native, tickets, audit }: Claiming,
 ): void {
-  if (peer.uid !== policy.agentUid) {
-    audit.refused({ method, peer }, refusal('check peer', 'uid is not the agent'));
-    reply(EACCES, null);
+  if (typeof request === 'string') {
+    audit.refused({ method, peer }, refusals[request]);
+    reply(constants.errno[request], null);
     return;
   }
   if (request.length !== ticketBytes) {

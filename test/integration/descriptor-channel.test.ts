@@ -22,9 +22,9 @@ beforeEach(() => {
   const listening = native.listenUnix({ path: fdSocket, type: 'seqpacket', mode: 0o600, gid: 0, backlog: 8 });
   const served = native.serveDescriptors(
     listening,
-    { maxBytes: 64, timeoutMs, maxConnections: 8 },
+    { maxBytes: 64, timeoutMs, maxConnections: 8, uid: process.getuid?.() ?? 0 },
     (request, _, reply) => {
-      const ticket = Buffer.from(request).toString();
+      const ticket = Buffer.from(request as Uint8Array).toString();
       const fd = tickets.get(ticket);
       tickets.delete(ticket);
       // 2: ENOENT

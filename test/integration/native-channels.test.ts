@@ -14,10 +14,10 @@ import {
 } from 'node:fs';
 import { createRequire } from 'node:module';
 import { connect, Socket } from 'node:net';
-import { tmpdir } from 'node:os';
+import { constants, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { type InotifyEvent, loadNative, type Peer } from '../../native/binding.js';
+import { type InotifyEvent, loadNative, type Peer, type RefusedRequest } from '../../native/binding.js';
 import { NativeChild } from './native-child.js';
 
 const native = loadNative();
@@ -105,14 +105,15 @@ describe('unprivileged channels', () => {
     expect(() => listen('helper.sock', 'stream')).toThrow(expect.objectContaining({ code: 'EEXIST' }));
   });
 
-  const serve = (timeoutMs: number, file: string): [string, Uint8Array[]] => {
+  const serve = (timeoutMs: number, file: string): [string, (Uint8Array | RefusedRequest)[]] => {
     const [path, fd] = listen('fd.sock', 'seqpacket');
-    const requests: Uint8Array[] = [];
+    const requests: (Uint8Array | RefusedRequest)[] = [];
     const server = native.serveDescriptors(
       fd,
-      { maxBytes: 32, timeoutMs, maxConnections: 8 },
+      { maxBytes: 32, timeoutMs, maxConnections: 8, uid: process.getuid?.() ?? 0 },
       (request, peer, reply) => {
         requests.push(request);
+        if (typeof request === 'string') return reply(constants.errno[request], null);
         if (peer.pid !== process.pid) return reply(1, null);
         if (request[0] === 0) return; // never answers
         if (request[0] === 1) return reply(2, null); // ENOENT
@@ -145,6 +146,7 @@ describe('unprivileged channels', () => {
     await expect(native.claimDescriptor(path, new Uint8Array(33), deadlineMs)).rejects.toMatchObject({
       code: 'EMSGSIZE',
     });
+    expect(requests.at(-1)).toBe('EMSGSIZE');
     await expect(native.claimDescriptor(path, new Uint8Array(0), deadlineMs)).rejects.toMatchObject({
       code: 'EMSGSIZE',
       refused: true,
@@ -224,7 +226,8 @@ describe('unprivileged channels', () => {
       const native = require(process.argv[1]);
       native.startPrivilegedThreads({ count: 2, permitted: 0n });
       const fd = native.listenUnix({ path: process.argv[2], type: 'seqpacket', mode: 0o600, gid: process.getgid(), backlog: 9 });
-      native.serveDescriptors(fd, { maxBytes: 9, timeoutMs: 9000, maxConnections: 9 }, () => process.exit(7));
+      const limits = { maxBytes: 9, timeoutMs: 9000, maxConnections: 9, uid: process.getuid() };
+      native.serveDescriptors(fd, limits, () => process.exit(7));
       native.createInotify(() => {});
       for (let i = 0; i < 8; i++) native.claimDescriptor(process.argv[2], Uint8Array.of(1), 9000).catch(() => {});
       const dir = require('node:fs').openSync('/tmp', 'r');

@@ -177,6 +177,13 @@ describe.runIf(isRoot)('what the helper refuses', () => {
       chmodSync(join(helper.socketDir, 'fd.sock'), 0o666);
       chmodSync(helper.socketDir, 0o755);
       await expect(helper.claim(good, qemuUser)).rejects.toMatchObject({ code: 'EACCES' });
+      await helper.audited(
+        'the other user',
+        ({ method, peer, message }) =>
+          method === 'claim descriptor' &&
+          message === 'uid is not the agent' &&
+          (peer as { uid: number }).uid === qemuUser,
+      );
       helper.native.close(await helper.claim(good));
     });
 

@@ -1,6 +1,7 @@
 import { spawn } from 'node:child_process';
 import { readdirSync, writeFileSync } from 'node:fs';
 import { createServer, type ListenOptions, Socket } from 'node:net';
+import { constants } from 'node:os';
 import { basename, dirname, join } from 'node:path';
 import { fromBinary } from '@bufbuild/protobuf';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
@@ -10,7 +11,7 @@ import {
   ListenResponseSchema,
 } from '../../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import { loadNative } from '../../../native/binding.js';
-import { waitFor } from '../../harness/pods/run.js';
+import { run, waitFor } from '../../harness/pods/run.js';
 import { agentUser, qemuUser } from '../../integration/privhelper-fixture.js';
 import { descriptorsOf, memoryOf, processorTime } from './host-snapshot.js';
 import { methodNamed, methods } from './methods.js';
@@ -197,6 +198,39 @@ describe.runIf(process.getuid?.() === 0)('peers that hang, pour, die or take eac
     new Promise<string>((resolve, reject) => {
       socket.once('data', (chunk) => resolve(chunk.toString())).once('error', reject);
     });
+
+  it('AFT-008 STO-033 writes down who asks for no descriptor, for too long or as somebody else', async () => {
+    const start = world.helper.audit().length;
+    await expect(world.helper.claim(new Uint8Array(34))).rejects.toMatchObject({ code: 'EMSGSIZE' });
+    const program = `
+      import sys, socket
+      s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect(sys.argv[1])
+      print(s.recv(1)[0])`.replaceAll(/^ {6}/gm, '');
+    const silent = (uid: number) => {
+      const words = [
+        '--reuid',
+        `${uid}`,
+        '--regid',
+        `${uid}`,
+        '--clear-groups',
+        '/usr/bin/python3',
+        '-c',
+        program,
+      ];
+      return run('setpriv', [...words, join(world.helper.socketDir, 'fd.sock')]);
+    };
+    const { EACCES, ETIMEDOUT } = constants.errno;
+    expect(Number(await silent(0))).toBe(EACCES);
+    expect(Number(await silent(agentUser))).toBe(ETIMEDOUT);
+    await world.expectRefusals(3, start);
+    const claims = world.helper.audit().slice(start);
+    expect(claims.filter(({ method }) => method === 'claim descriptor')).toMatchObject([
+      { decision: 'refused', message: 'message is longer than a ticket' },
+      { decision: 'refused', peer: { uid: 0 }, message: 'uid is not the agent' },
+      { decision: 'refused', peer: { uid: agentUser }, message: 'no ticket came within 2000 ms' },
+    ]);
+    world.helper.native.close(await world.helper.claim(await ticket()));
+  });
 
   describe.runIf(hasPassRights)('a socket that keeps whoever closes it last', () => {
     it('AFT-008 is not sent over a connection to launcher-sock', async () => {

@@ -4,7 +4,6 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { AuditLog } from '../../../privhelper/audit/audit.js';
 import { answer } from '../../../privhelper/descriptors/channel.js';
 import { type TicketOwner, Tickets } from '../../../privhelper/descriptors/tickets.js';
-import { createPolicy } from '../../../privhelper/policy/policy.js';
 import { agent, podA, podB, vmiA } from './fakes.js';
 
 const owner: TicketOwner = { peer: agent, podUid: podA, vmiUid: vmiA, callId: 'c-1' };
@@ -92,12 +91,11 @@ describe('descriptor channel', () => {
     });
     const native = { close: (fd: number) => void closed.push(fd) };
     const replies: [number, number | null][] = [];
-    const claim = (request: Uint8Array, peer = agent) =>
+    const claim = (request: Parameters<typeof answer>[0], peer = agent) =>
       answer(request, peer, (status, fd) => replies.push([status, fd]), {
         native,
         tickets,
         audit,
-        policy: createPolicy(),
       });
     return { tickets, closed, lines, replies, claim, audit };
   }
@@ -117,20 +115,28 @@ describe('descriptor channel', () => {
   it('refuses and audits wrong peers, wrong sizes and unknown tickets', () => {
     const { tickets, replies, claim, lines } = channel();
     const { value } = tickets.issue(7, owner);
-    claim(value, { ...agent, uid: 107 });
+    claim('EACCES', { ...agent, uid: 107 });
     claim(value.slice(1));
     claim(new Uint8Array(33));
     claim(new Uint8Array(32).fill(255));
-    const { EACCES, EINVAL } = constants.errno;
-    expect(replies).toEqual([
-      [EACCES, null],
-      [EINVAL, null],
-      [EINVAL, null],
-      [EACCES, null],
-    ]);
-    expect(lines.map((line) => JSON.parse(line).decision)).toEqual(new Array(4).fill('refused'));
+    claim('EAGAIN');
+    claim('EMSGSIZE');
+    claim('ETIMEDOUT');
+    const { EACCES, EAGAIN, EINVAL, EMSGSIZE, ETIMEDOUT } = constants.errno;
+    const statuses = [EACCES, EINVAL, EINVAL, EACCES, EAGAIN, EMSGSIZE, ETIMEDOUT];
+    expect(replies).toEqual(statuses.map((status) => [status, null]));
+    expect(lines.map((line) => JSON.parse(line))).toMatchObject(
+      [
+        'uid is not the agent',
+        'message is not a ticket',
+        'message is not a ticket',
+        'ticket is unknown, used or expired',
+        '64 claims are open',
+        'message is longer than a ticket',
+        'no ticket came within 2000 ms',
+      ].map((message) => ({ event: 'refusal', decision: 'refused', method: 'claim descriptor', message })),
+    );
     expect(lines.join('')).not.toContain(Buffer.from(value).toString('base64'));
-    // The uid was refused before the ticket was looked at.
     expect(tickets.size).toBe(1);
   });
 
