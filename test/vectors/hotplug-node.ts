@@ -114,6 +114,17 @@ export class HotplugNode implements HotplugHelper {
       .sort();
   }
 
+  /** The same as records name it, and whether it is plugged. */
+  files(): ReadonlyMap<string, boolean> {
+    const files = new Map<string, boolean>();
+    for (const [uid, entries] of this.#launchers) {
+      for (const [name, { kind, mounted }] of entries) {
+        files.set(`${podsDir}/${uid}/${emptyDir}/${name}`, mounted || kind === 'block');
+      }
+    }
+    return files;
+  }
+
   async plugFilesystem(pod: PodRef, attachmentPodUid: string, volume: string, kind: 'disk' | 'directory') {
     const plug = { ...pod, attachmentPodUid, volume, kind };
     return result(await operations.plugFilesystem(this.#helper, invocation(), plug));
