@@ -41,7 +41,7 @@ export function isConfidential({ spec }: Vmi): boolean {
  */
 export function memoryOverhead(vmi: Vmi, settings: OverheadSettings): bigint {
   const recorded = vmi.status.migrationState?.targetMemoryOverhead ?? vmi.status.memory?.memoryOverhead;
-  return recorded === undefined ? computedMemoryOverhead(vmi, settings) : bytes(recorded);
+  return recorded == null ? computedMemoryOverhead(vmi, settings) : bytes(recorded);
 }
 
 /** GetMemoryOverhead. */

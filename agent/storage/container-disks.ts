@@ -212,7 +212,7 @@ export class HelperContainerDisks implements ContainerDisks {
 
 function containerDiskVolumes(vmi: Vmi): ContainerDiskVolume[] {
   return (vmi.spec.volumes ?? []).flatMap((volume, index) =>
-    volume.containerDisk === undefined
+    volume.containerDisk == null
       ? []
       : [{ name: volume.name, index, imagePath: volume.containerDisk.path ?? '' }],
   );
@@ -220,7 +220,7 @@ function containerDiskVolumes(vmi: Vmi): ContainerDiskVolume[] {
 
 function kernelArtifacts(vmi: Vmi): string[] | undefined {
   const container = vmi.spec.domain?.firmware?.kernelBoot?.container;
-  if (container === undefined) return undefined;
+  if (container == null) return undefined;
   const paths = [container.initrdPath ?? '', container.kernelPath ?? ''].filter((path) => path !== '');
   return [...new Set(paths)];
 }

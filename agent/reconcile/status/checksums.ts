@@ -7,7 +7,7 @@ export function lacksChecksums(vmi: Vmi): boolean {
   const container = vmi.spec.domain?.firmware?.kernelBoot?.container;
   const { kernelInfo, initrdInfo } = vmi.status.kernelBootStatus ?? {};
   const disks = new Set(
-    (vmi.spec.volumes ?? []).flatMap(({ name, containerDisk }) => (containerDisk === undefined ? [] : name)),
+    (vmi.spec.volumes ?? []).flatMap(({ name, containerDisk }) => (containerDisk == null ? [] : name)),
   );
   return (
     (vmi.status.volumeStatus ?? []).some(

@@ -125,6 +125,8 @@ describe('locked memory', () => {
     expect(memoryOverhead(vmi(domain, { memory, migrationState }), settings)).toBe(77_000_000n);
     expect(leastLockedMemory(vmi(domain, { memory }), settings)).toBe(1_123_000_000n);
     expect(leastLockedMemory(vmi(domain), settings)).toBe(1_000_000_000n + formula);
+    const none = { migrationState: { targetMemoryOverhead: null }, memory: { memoryOverhead: null } };
+    expect(memoryOverhead(vmi(domain, none as unknown as VmiStatus), settings)).toBe(formula);
     // The cluster's ratio is part of the formula.
     expect(memoryOverhead(vmi(domain, { memory }), { ...settings, ratio: '2' })).toBe(123_000_000n);
     const { hypervisor, lines } = world();

@@ -175,6 +175,16 @@ describe('applyStatusRules', () => {
       },
     );
 
+    it('STO-014 are missing of no volume that is null where a container disk would be', async () => {
+      const volumes = [{ name: 'root', containerDisk: null, persistentVolumeClaim: { claimName: 'c' } }];
+      const given = vmi(status(), { volumes } as never);
+      computed = 0;
+      expect((await apply(given, { containerDisks }, noImageVolumes)).vmi.status.volumeStatus).toHaveLength(
+        1,
+      );
+      expect(computed).toBe(0);
+    });
+
     it('STO-014 are not asked for with image volumes, after a failed branch or while deleting', async () => {
       computed = 0;
       await apply(vmi(status(), spec), { containerDisks });

@@ -73,6 +73,9 @@ function vmi(volumes: object[], firmware: object = {}, pods = ['p1']): Vmi {
 describe('ready', () => {
   it('asks nothing for a VMI without container disks', async () => {
     expect(await disks.ready(vmi([blank]), now)).toBe(true);
+    // As clients write it that know every field.
+    const nulls = vmi([{ ...blank, containerDisk: null }], { kernelBoot: { container: null } });
+    expect(await disks.ready(nulls, now)).toBe(true);
     expect(helper.calls).toEqual([]);
   });
 
