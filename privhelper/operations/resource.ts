@@ -13,7 +13,7 @@ import { CallFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
 import { readBounded } from '../inspect/proc.js';
 import type { Invocation } from '../invocation.js';
-import { findPit, findQemu, findVirtqemud, innerPid, pitName, vcpuOf } from '../pods/processes.js';
+import { anyVcpuOf, findPit, findQemu, findVirtqemud, innerPid, pitName, vcpuOf } from '../pods/processes.js';
 import type { EmulatorCpus, MemlockTarget, PitSettings, RealtimeVcpus } from '../policy/resources.js';
 
 const maxStatusBytes = 64 << 10;
@@ -56,7 +56,7 @@ export function scheduleVcpus(
     const threads = await native.processThreads(invocation.call, podUid, qemu);
     const wanted = new Set(vcpus.map(String));
     const chosen = threads.filter(({ comm }) => {
-      const vcpu = vcpuOf(comm);
+      const vcpu = anyVcpuOf(comm);
       return vcpu !== undefined && (wanted.size === 0 || wanted.has(vcpu));
     });
     return { changed: await native.scheduleThreads(invocation.call, podUid, qemu, chosen) };

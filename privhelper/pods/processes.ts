@@ -26,6 +26,11 @@ export function vcpuOf(comm: string): string | undefined {
   return /^CPU (\d+)\/KVM\n$/.exec(comm)?.[1];
 }
 
+/** The number of the vCPU under whatever hypervisor QEMU uses: all may be real-time. */
+export function anyVcpuOf(comm: string): string | undefined {
+  return vcpuOf(comm) ?? /^CPU (\d+)\/MSHV\n$/.exec(comm)?.[1];
+}
+
 /** Of proc_pid_status(5): the number of a process in its own pid namespace; undefined if that is the reader's. */
 export function innerPid(status: string): number | undefined {
   const numbers = /^NSpid:((?:\t\d+)+)$/m.exec(status)?.[1]?.trim().split('\t') ?? [];

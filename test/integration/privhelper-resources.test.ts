@@ -198,6 +198,16 @@ describe.runIf(isRoot)('resources of a launcher pod', () => {
       expect(scheduled(qemu)).toEqual(vcpus);
     });
 
+    it('STO-031 knows vCPUs of the Microsoft hypervisor as well', async () => {
+      const { pod } = await launcherPod();
+      allowRealtime(pod.computeCgroups());
+      const qemu = await startQemu(pod, ['CPU 0/MSHV', 'CPU 1/MSHV', 'CPU 2/MSHVX']);
+      expect(await resources().scheduleVcpus({ pod: pod.ref, vcpus: [1, 2] })).toMatchObject({
+        changed: true,
+      });
+      expect(scheduled(qemu)).toEqual(['CPU 1/MSHV']);
+    });
+
     it('STO-031 leaves a VM without a timer thread of the kernel alone', async () => {
       const { pod } = await launcherPod();
       await startQemu(pod);

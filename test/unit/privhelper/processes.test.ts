@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import type { Process } from '../../../native/binding.js';
 import { dispensableCaps, sysResource, withheldCaps } from '../../../privhelper/declarations.js';
 import { parseCgroup } from '../../../privhelper/inspect/cgroup.js';
-import { findPit, innerPid, pitName } from '../../../privhelper/pods/processes.js';
+import { anyVcpuOf, findPit, innerPid, pitName } from '../../../privhelper/pods/processes.js';
 
 const process = (pid: number, startTicks: bigint, more: Partial<Process> = {}): Process => ({
   ...{ pid, ppid: 2, startTicks, kernelThread: true, comm: 'kvm-pit/85' },
@@ -28,6 +28,16 @@ describe('STO-031 the timer thread of a VM', () => {
     expect(findPit(threads, qemu)?.pid).toBe(60);
     expect(findPit([process(70, 999n)], qemu)).toBeUndefined();
   });
+});
+
+it.each([
+  ['CPU 12/KVM\n', '12'],
+  ['CPU 3/MSHV\n', '3'],
+  ['CPU 3/MSHV', undefined],
+  ['CPU 3/TCG\n', undefined],
+  ['CPU /MSHV\n', undefined],
+])('STO-031 a real-time thread called %j is that of vCPU %s', (comm, vcpu) => {
+  expect(anyVcpuOf(comm)).toBe(vcpu);
 });
 
 describe('the cgroup of a container', () => {
