@@ -15,12 +15,6 @@ import { type AttachmentRef, attachmentPodUidField, attachmentWords } from './so
 /** What an attachment container has at its root besides volumes: not to be taken for one. */
 const notVolumes: ReadonlySet<string> = new Set(['dev', 'path', 'proc', 'sys']);
 
-function volumeField(volume: string): string {
-  if (notVolumes.has(volume))
-    throw malformed('volume', 'the name of a directory of every attachment container');
-  return dnsLabelField('volume', volume);
-}
-
 export interface FilesystemPlug extends AttachmentRef {
   readonly volume: string;
   readonly kind: PlugKind;
@@ -31,20 +25,22 @@ const filesystemKinds: ReadonlyMap<Kind, PlugKind> = new Map([
   [Kind.DIRECTORY, 'directory'],
 ]);
 
-const volumeWords = 'volume is a DNS label and none of dev, path, proc, sys';
+const volumeWords = 'volume is a DNS label';
 
 export const plugFilesystem: Check<PlugFilesystemRequest, FilesystemPlug> = {
   words: [
     ...podRefWords,
     ...attachmentWords,
-    volumeWords,
+    `${volumeWords} and none of dev, path, proc, sys`,
     'kind is a disk or a directory; /<volume> is a mount of its own in the attachment container, of no kernel file system',
     'disk.img is a regular file on that mount, reached without a link',
   ],
   parse(_policy, request) {
     const pod = parsePodRef(request.pod);
     const attachmentPodUid = attachmentPodUidField(pod, request.attachmentPodUid);
-    const volume = volumeField(request.volume);
+    const volume = dnsLabelField('volume', request.volume);
+    if (notVolumes.has(volume))
+      throw malformed('volume', 'the name of a directory of every attachment container');
     const kind = filesystemKinds.get(request.kind);
     if (kind === undefined) throw malformed('kind', 'not a disk or a directory');
     return { ...pod, attachmentPodUid, volume, kind };
@@ -69,7 +65,7 @@ export const plugBlock: Check<PlugBlockRequest, BlockPlug> = {
   parse(_policy, request) {
     const pod = parsePodRef(request.pod);
     const attachmentPodUid = attachmentPodUidField(pod, request.attachmentPodUid);
-    return { ...pod, attachmentPodUid, volume: volumeField(request.volume) };
+    return { ...pod, attachmentPodUid, volume: dnsLabelField('volume', request.volume) };
   },
   audited: ({ attachmentPodUid, volume }) => ({ attachmentPodUid, volume }),
 };
@@ -88,7 +84,7 @@ export const unplug: Check<UnplugRequest, UnplugRef> = {
   words: [...podRefWords, volumeWords, 'kind is a known one'],
   parse(_policy, request) {
     const pod = parsePodRef(request.pod);
-    const volume = volumeField(request.volume);
+    const volume = dnsLabelField('volume', request.volume);
     const kind = kinds.get(request.kind);
     if (kind === undefined) throw malformed('kind', 'not a known kind');
     return { ...pod, volume, kind };

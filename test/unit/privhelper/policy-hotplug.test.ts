@@ -11,10 +11,7 @@ import { createPolicy } from '../../../privhelper/policy/policy.js';
 import { podA, podB, refA, refusedField } from './fakes.js';
 
 const policy = createPolicy();
-const badVolumes = [
-  ...['', '.', '..', 'a/b', '/data', 'data.img', 'Data', '-a', 'a-', 'a\0', 'a'.repeat(64)],
-  ...['dev', 'path', 'proc', 'sys'],
-];
+const badVolumes = ['', '.', '..', 'a/b', '/data', 'data.img', 'Data', '-a', 'a-', 'a\0', 'a'.repeat(64)];
 
 describe('hot-plugged volumes', () => {
   const right = { pod: refA, attachmentPodUid: podB, volume: 'data', kind: PlugKind.DISK };
@@ -45,6 +42,21 @@ describe('hot-plugged volumes', () => {
     expect(refusedField(() => plugBlock.parse(policy, create(PlugBlockRequestSchema, block)))).toBe('volume');
     expect(refusedField(() => unplug.parse(policy, create(UnplugRequestSchema, request)))).toBe('volume');
   });
+
+  it.each(['dev', 'path', 'proc', 'sys'])(
+    'are named %j where they are no directory of the container',
+    (volume) => {
+      expect(field({ volume })).toBe('volume');
+      expect(field({ volume, kind: PlugKind.DIRECTORY })).toBe('volume');
+      const block = { pod: refA, attachmentPodUid: podB, volume };
+      expect(plugBlock.parse(policy, create(PlugBlockRequestSchema, block)).volume).toBe(volume);
+      // What another handler has plugged goes in any case.
+      for (const kind of [PlugKind.DISK, PlugKind.DIRECTORY, PlugKind.BLOCK]) {
+        const request = create(UnplugRequestSchema, { pod: refA, volume, kind });
+        expect(unplug.parse(policy, request).volume).toBe(volume);
+      }
+    },
+  );
 
   it('are block devices of an attachment pod', () => {
     const of = (attachmentPodUid: string) =>
