@@ -1,6 +1,6 @@
-import { createServer, type Server, type Socket } from 'node:net';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { SocketState } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import { FakeTimers } from '../kube/fake-timers.js';
 import { answering, domainJson, TestNode } from '../launcher/node.js';
 import { eventually, failure } from '../launcher/peers.js';
 import { LauncherSide } from '../notify/launcher-side.js';
@@ -9,29 +9,11 @@ const ref = { namespace: 'ns', name: 'vm', uid: 'u1' };
 const vmOf = (i: number) => ({ namespace: 'ns', name: `vm${i}`, uid: `u${i}` });
 
 let node: TestNode;
-let silent: { server: Server; sockets: Socket[] }[];
 beforeEach(async () => {
-  silent = [];
   node = new TestNode();
   await node.start();
 });
-afterEach(async () => {
-  for (const { server, sockets } of silent) {
-    for (const socket of sockets) socket.destroy();
-    server.close();
-  }
-  await node.stop();
-});
-
-/** A launcher that accepts and says nothing, like a stopped one. */
-async function hang(podUid: string): Promise<Socket[]> {
-  const sockets: Socket[] = [];
-  const server = createServer({ pauseOnConnect: true }, (socket) => sockets.push(socket));
-  silent.push({ server, sockets });
-  await new Promise<void>((resolve) => server.listen(node.fake.launcherSocket(podUid), resolve));
-  await node.pod(podUid, {});
-  return sockets;
-}
+afterEach(() => node.stop());
 
 const start = () => node.watcher.start(AbortSignal.timeout(15_000));
 const statusOf = (key: string) => node.store.get(key)?.Status.Status;
@@ -39,15 +21,15 @@ const statusOf = (key: string) => node.store.get(key)?.Status.Status;
 describe('start', () => {
   it('WIRE-013 WIRE-014 AFT-026 100 records: all get a listener at once, and what changed meanwhile is seen', async () => {
     const count = 100;
-    let paused = false;
+    let looks = 0;
     for (let i = 0; i < count; i++) {
       node.record(vmOf(i), `pod-${i}`);
       await node.launch(
         `pod-${i}`,
-        answering(() => domainJson(vmOf(i), paused && i === 7 ? 'Paused' : 'Running')),
+        // One is paused as soon as it has been listed, which is told to no pipe.
+        answering(() => domainJson(vmOf(i), i === 7 && looks++ > 0 ? 'Paused' : 'Running')),
       );
     }
-    paused = true;
     node.fake.calls.length = 0;
     const starting = start();
     await eventually(() => node.notify.podUids().length === count, 'all listeners', 30_000);
@@ -55,7 +37,7 @@ describe('start', () => {
     expect(node.fake.calls.slice(0, 16).every((call) => call.startsWith('listen'))).toBe(true);
     await starting;
     expect(node.store.keys()).toHaveLength(count);
-    expect(statusOf('ns/vm7')).toBe('Paused');
+    await eventually(() => statusOf('ns/vm7') === 'Paused', 'what changed meanwhile is seen');
     const pipe = new LauncherSide(node.fake.pipe('pod-3'));
     expect((await pipe.domain('MODIFIED', domainJson(vmOf(3), 'Crashed'))).success).toBe(true);
     expect(statusOf('ns/vm3')).toBe('Crashed');
@@ -86,7 +68,7 @@ describe('start', () => {
   it('WIRE-016 REC-049 a launcher that hangs is Unknown and delays nobody', async () => {
     for (let i = 0; i < 4; i++) {
       node.record(vmOf(i), `hung-${i}`);
-      await hang(`hung-${i}`);
+      await node.hang(`hung-${i}`);
     }
     node.record(ref, 'pod-a');
     await node.launch(
@@ -166,6 +148,32 @@ describe('Unknown', () => {
     expect(node.fake.calls).toEqual([]);
   });
 
+  it('AFT-025 wakes the watcher by itself when it is due', async () => {
+    const timers = new FakeTimers();
+    const own = new TestNode({ timers });
+    const stop = new AbortController();
+    try {
+      await own.start();
+      own.record(ref, 'pod-a');
+      let well = false;
+      await own.launch('pod-a', (call) =>
+        well ? answering(() => domainJson(ref))(call) : { code: 14, message: 'not now' },
+      );
+      await own.watcher.start(AbortSignal.timeout(15_000));
+      const running = own.watcher.run(stop.signal);
+      timers.advance(1_000);
+      await eventually(() => timers.nextIn === 2_000, 'the next look is planned');
+      well = true;
+      timers.advance(2_000);
+      await eventually(() => own.store.get('ns/vm')?.Status.Status === 'Running', 'it is asked again');
+      stop.abort();
+      await running;
+    } finally {
+      stop.abort();
+      await own.stop();
+    }
+  });
+
   it('a launcher that answers without a domain is no longer Unknown', async () => {
     node.record(ref, 'pod-a');
     let well = false;
@@ -240,7 +248,7 @@ describe('dead and hung', () => {
   });
 
   it('AFT-027 a launcher that hangs for ten minutes is never marked, and one connection waits in its backlog', async () => {
-    const sockets = await hang('pod-a');
+    const sockets = await node.hang('pod-a');
     await start();
     for (let i = 0; i < 2; i++) await node.watcher.resync();
     expect(await goneAfter(600)).toBeUndefined();
@@ -263,6 +271,13 @@ describe('dead and hung', () => {
   it('AFT-016 a directory that is gone does not suppress the report', async () => {
     expect(await goneAfter(60)).toBe(33);
     expect(node.fake.count('markUnresponsive')).toBe(0);
+  });
+
+  it.each(['ENOENT', 'ENOTDIR'])('AFT-016 nor does one that goes before it is marked: %s', async (errno) => {
+    await node.pod('pod-a', {});
+    node.fake.fail.set('connect', failure('connect launcher-sock', 'ECONNREFUSED'));
+    node.fake.fail.set('markUnresponsive', failure('openat2 sockets', errno));
+    expect(await goneAfter(60)).toBe(33);
   });
 
   it('AFT-016 a marker that is refused because the launcher answers keeps the domain', async () => {
@@ -309,14 +324,21 @@ describe('overtaken answers', () => {
   });
 
   it('AFT-030 after the stop nothing is delivered', async () => {
-    const stop = new AbortController();
-    const running = node.watcher.run(stop.signal);
-    stop.abort();
-    const begun = performance.now();
-    await running;
-    expect(performance.now() - begun).toBeLessThan(1_000);
-    node.watcher.domainEvent('MODIFIED', ref, JSON.parse(JSON.stringify(emptyDomain)));
-    expect(node.store.keys()).toEqual([]);
+    const timers = new FakeTimers();
+    const own = new TestNode({ timers });
+    try {
+      const stop = new AbortController();
+      const running = own.watcher.run(stop.signal);
+      expect(timers.pendingCount).toBeGreaterThan(0);
+      stop.abort();
+      // No time passes for it.
+      await running;
+      expect(timers.pendingCount).toBe(0);
+      own.watcher.domainEvent('MODIFIED', ref, JSON.parse(JSON.stringify(emptyDomain)));
+      expect(own.store.keys()).toEqual([]);
+    } finally {
+      await own.stop();
+    }
   });
 });
 

@@ -1,6 +1,8 @@
 import { existsSync, statSync } from 'node:fs';
-import { connect, createServer, type Socket } from 'node:net';
+import { connect } from 'node:net';
+import { Code } from '@connectrpc/connect';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import type { VmiRef } from '../../../agent/api/vmi.js';
 import { ConnectHeldBack, GhostRecordConflict } from '../../../agent/reconcile/ports.js';
 import { SocketState } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { answering, domainJson, TestNode, vmiWithPods } from './node.js';
@@ -73,12 +75,21 @@ describe('get', () => {
     expect(node.fake.count('connect')).toBe(2);
   });
 
-  it('a launcher that exits is noticed by the helper and calls fail without waiting', async () => {
-    await node.launch('pod-a', ({ path }) => (path.endsWith('Ping') ? undefined : Buffer.alloc(0)));
+  it.each([
+    ['exits', () => node.pod('pod-a', { launcherExited: true })],
+    ['goes with its pod', () => node.gone('pod-a')],
+  ])('a launcher that %s is noticed by the helper and calls fail without waiting', async (_, leave) => {
+    const launcher = await node.launch('pod-a', ({ path }) =>
+      path.endsWith('Ping') ? undefined : Buffer.alloc(0),
+    );
     const client = await node.clients.get(vmi);
-    const ping = client.ping();
-    const failed = expect(ping).rejects.toMatchObject({ disconnected: false });
-    await node.pod('pod-a', { launcherExited: true });
+    // Its own time would end it as DeadlineExceeded.
+    const failed = expect(client.ping()).rejects.toMatchObject({
+      disconnected: false,
+      code: Code.Unavailable,
+    });
+    await eventually(() => launcher.calls.length > 0, 'the call is under way');
+    await leave();
     await failed;
   });
 
@@ -105,12 +116,10 @@ describe('get', () => {
     expect(node.fake.count('connect')).toBe(2);
   });
 
-  it('WIRE-002 AFT-020 a dead socket fails within two seconds and keeps the record', async () => {
+  it('AFT-020 a dead socket fails and keeps the record', async () => {
     await node.launch('pod-a', running).then((launcher) => launcher.stop());
     node.fake.fail.set('connect', failure('connect launcher-sock', 'ECONNREFUSED'));
-    const started = performance.now();
     await expect(node.clients.get(vmi)).rejects.toThrow('ECONNREFUSED');
-    expect(performance.now() - started).toBeLessThan(2_500);
     expect(node.recordFiles()).toEqual(['u1']);
   });
 
@@ -192,6 +201,17 @@ describe('what is concluded from what is known of the pods', () => {
 
 describe('predecessor of the same name', () => {
   const older = { ...ref, uid: 'older' };
+  const live: [string, (podUid: string, vm: VmiRef) => Promise<unknown>][] = [
+    [
+      'answers',
+      (podUid, vm) =>
+        node.launch(
+          podUid,
+          answering(() => domainJson(vm)),
+        ),
+    ],
+    ['hangs', (podUid) => node.hang(podUid)],
+  ];
 
   it('AFT-021 a dead one is reported for clean-up, and then the new VM connects', async () => {
     node.record(older, 'pod-of-older');
@@ -208,22 +228,28 @@ describe('predecessor of the same name', () => {
     expect(node.recordFiles()).toEqual(['u1']);
   });
 
-  it('AFT-021 one that answers, or hangs, is left alone', async () => {
+  it.each(live)('AFT-021 one that %s is left alone', async (_, start) => {
     node.record(older, 'pod-of-older');
-    await node.launch(
-      'pod-of-older',
-      answering(() => domainJson(older)),
-    );
+    await start('pod-of-older', older);
     await node.launch('pod-a', running);
     await expect(node.clients.get(vmi)).rejects.toMatchObject({ alive: true });
     expect(node.recordFiles()).toEqual(['older']);
   });
 
-  it('a record of the same VM with a dead socket is replaced, with a live one kept', async () => {
+  it('a record of the same VM with a dead socket is replaced', async () => {
     node.record(ref, 'pod-old');
+    await node.launch('pod-old', running).then((launcher) => launcher.stop());
     await node.launch('pod-a', running);
     await node.clients.getVerified(vmi);
     expect(node.records.get('ns/vm')?.socketFile).toContain('/pods/pod-a/');
+  });
+
+  it.each(live)('a record of the same VM whose launcher %s is kept', async (_, start) => {
+    node.record(ref, 'pod-old');
+    await start('pod-old', ref);
+    await node.launch('pod-a', running);
+    await expect(node.clients.get(vmi)).rejects.toThrow('differing socket file location');
+    expect(node.records.get('ns/vm')?.socketFile).toContain('/pods/pod-old/');
   });
 });
 
@@ -306,10 +332,7 @@ describe('isUnresponsive', () => {
 
 describe('a launcher that hangs', () => {
   it('AFT-027 connections do not pile up in its backlog', async () => {
-    const accepted: Socket[] = [];
-    const silent = createServer((socket) => accepted.push(socket));
-    await new Promise<void>((resolve) => silent.listen(node.fake.launcherSocket('pod-a'), resolve));
-    await node.pod('pod-a', {});
+    const accepted = await node.hang('pod-a');
     for (let i = 0; i < 3; i++) {
       await expect(node.clients.get(vmi)).rejects.toThrow('context deadline exceeded');
       node.advance(60);
@@ -319,16 +342,11 @@ describe('a launcher that hangs', () => {
     ).toBe('hung');
     expect(node.fake.count('connect')).toBe(1);
     await eventually(() => accepted.length === 1, 'one connection arrives');
-    for (const socket of accepted) socket.destroy();
-    silent.close();
   }, 20_000);
 
   it('is used on the same connection once it answers', async () => {
     // A stopped launcher whose connection is answered later: the silent listener hands it on.
-    const waiting: Socket[] = [];
-    const silent = createServer({ pauseOnConnect: true }, (socket) => waiting.push(socket));
-    await new Promise<void>((resolve) => silent.listen(node.fake.launcherSocket('pod-a'), resolve));
-    await node.pod('pod-a', {});
+    const waiting = await node.hang('pod-a');
     await expect(node.clients.get(vmi)).rejects.toThrow('context deadline exceeded');
     const backend = await node.launch('pod-b', running);
     for (const socket of waiting) {
@@ -341,6 +359,5 @@ describe('a launcher that hangs', () => {
     await node.clients.getVerified(vmi);
     expect(node.fake.count('connect')).toBe(1);
     expect(backend.calls.map(({ path }) => path)).toContain('/kubevirt.cmd.v1.Cmd/Ping');
-    silent.close();
   }, 10_000);
 });

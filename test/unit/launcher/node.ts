@@ -1,5 +1,6 @@
 /** The agent's side of the wires, put together over a fake helper: what the composition root does. */
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { createServer, type Server, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { create } from '@bufbuild/protobuf';
@@ -12,7 +13,7 @@ import { HelperClient } from '../../../agent/helper/helper-client.js';
 import { LauncherPods } from '../../../agent/helper/launcher-pods.js';
 import { samePodState, toPodState } from '../../../agent/helper/pod-state.js';
 import { createHelperTransport } from '../../../agent/helper/transport.js';
-import { systemTimers } from '../../../agent/kube/timers.js';
+import { systemTimers, type Timers } from '../../../agent/kube/timers.js';
 import { LauncherClients } from '../../../agent/launcher/clients.js';
 import { LauncherConnections } from '../../../agent/launcher/connections.js';
 import { launcherSocketPath } from '../../../agent/launcher/sockets.js';
@@ -42,9 +43,11 @@ export class TestNode {
   readonly watcher: DomainWatcher;
   private readonly stopping = new AbortController();
   private readonly launchers = new Map<string, FakeLauncher>();
+  private readonly silent: { server: Server; sockets: Socket[] }[] = [];
   private following: Promise<void> | undefined;
 
-  constructor(options: { nodeName?: string; watchdogSeconds?: number } = {}) {
+  /** `timers`: those of the domain watcher, instead of the system's with the time of `clock`. */
+  constructor(options: { nodeName?: string; watchdogSeconds?: number; timers?: Timers } = {}) {
     const { log, clock } = this;
     this.helper = new HelperClient(createHelperTransport(this.fake.socketPath), this.fake);
     this.pods = new LauncherPods({ helper: this.helper, log, recheckIntervalMs: 60_000 });
@@ -80,7 +83,7 @@ export class TestNode {
       notify: this.notify,
       records: this.records,
       store: this.store,
-      timers: { ...systemTimers(), now: clock.now },
+      timers: options.timers ?? { ...systemTimers(), now: clock.now },
       log,
       resyncSeconds: 300,
       watchdogSeconds: options.watchdogSeconds ?? 30,
@@ -106,6 +109,10 @@ export class TestNode {
     this.notify.stop();
     this.connections.closeAll();
     for (const launcher of this.launchers.values()) launcher.stop();
+    for (const { server, sockets } of this.silent) {
+      for (const socket of sockets) socket.destroy();
+      server.close();
+    }
     await this.fake.stop();
     await this.following;
     rmSync(this.recordsDirectory, { recursive: true, force: true });
@@ -128,6 +135,16 @@ export class TestNode {
     this.launchers.set(podUid, launcher);
     await this.pod(podUid, change);
     return launcher;
+  }
+
+  /** A launcher that accepts and says nothing, like a stopped one. Its connections, as they come. */
+  async hang(podUid: string): Promise<Socket[]> {
+    const sockets: Socket[] = [];
+    const server = createServer({ pauseOnConnect: true }, (socket) => sockets.push(socket));
+    this.silent.push({ server, sockets });
+    await new Promise<void>((resolve) => server.listen(this.fake.launcherSocket(podUid), resolve));
+    await this.pod(podUid, {});
+    return sockets;
   }
 
   /** Changes what the helper sees and waits until the agent knows. */
