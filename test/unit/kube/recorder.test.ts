@@ -127,6 +127,21 @@ describe('KubeEventRecorder', () => {
     expect(written).toHaveLength(3);
   });
 
+  it('remembers no more than 4096 lasting states', async () => {
+    const { recorder, written } = setup();
+    const send = async (n: number) => {
+      recorder.event({ ...vmi, uid: `u${n}` }, 'Warning', 'SyncFailed', 'text');
+      await recorder.flush();
+    };
+    for (let n = 0; n <= 4096; n++) await send(n);
+    await send(4096);
+    await send(1);
+    expect(written).toHaveLength(4097);
+    // The oldest was forgotten.
+    await send(0);
+    expect(written).toHaveLength(4098);
+  });
+
   it('AFT-031 sends phase, shutdown and migration events every time', async () => {
     const { recorder, written } = setup();
     for (const reason of ['Started', 'Stopped', 'ShuttingDown', 'Deleted', 'Migrating']) {

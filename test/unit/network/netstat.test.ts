@@ -164,6 +164,18 @@ describe('status.interfaces', () => {
     expect(object.status).toEqual({});
   });
 
+  it('does not keep in memory what it knew of an interface that is absent', async () => {
+    const addressesWith = async (iface: object, podIp: string) => {
+      putRecord([podIp]);
+      const object = vmi(iface);
+      await netStat.updateStatus(object, domain([]));
+      return object.status.interfaces?.[0]?.ipAddress;
+    };
+    expect(await addressesWith({ bridge: {} }, '10.244.2.5')).toBe('10.244.2.5');
+    expect(await addressesWith({ bridge: {}, state: 'absent' }, '10.244.2.6')).toBe('10.244.2.5');
+    expect(await addressesWith({ bridge: {} }, '10.244.2.6')).toBe('10.244.2.6');
+  });
+
   it('NET-026 forgets a VMI that is gone', async () => {
     putRecord(['10.244.2.5']);
     const object = vmi({ masquerade: {} });

@@ -73,6 +73,7 @@ let policies: string[];
 let policyError: Error | undefined;
 let local: Set<string>;
 let pods: string[];
+let lines: string[];
 let volumes: HelperHotplugVolumes;
 /** As an agent that starts has them. */
 let start: () => HelperHotplugVolumes;
@@ -82,6 +83,7 @@ beforeEach(() => {
   local = new Set(['lp']);
   pods = ['lp'];
   policies = [];
+  lines = [];
   policyError = undefined;
   const apply = async () => {
     if (policyError !== undefined) throw policyError;
@@ -95,7 +97,7 @@ beforeEach(() => {
       node: 'me',
       hasVolumes: (podUid) => local.has(podUid),
       podsOf: () => pods,
-      log: silentLog(),
+      log: silentLog(lines),
     });
   volumes = start();
 });
@@ -372,11 +374,12 @@ describe('hot-plugged volumes of a pod', () => {
       expect(policies).toEqual(['a']);
     });
 
-    it('STO-022 are skipped where they are utility volumes', async () => {
+    it('STO-022 are skipped with a warning where they are utility volumes', async () => {
       const made = block([], ['u']);
       made.spec.utilityVolumes = [{ name: 'u', claimName: 'c' }];
       await volumes.mount(made);
       expect(helper.calls).toEqual([]);
+      expect(lines.join('')).toContain('utility volume u is a block device: it is skipped');
     });
   });
 });
