@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type DescMessage, fromBinary, fromJson, type JsonValue, toJson } from '@bufbuild/protobuf';
 import { Code, ConnectError } from '@connectrpc/connect';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import type { Vmi } from '../../agent/api/vmi.js';
 import { stringifyJson } from '../../agent/json/lossless.js';
 import { CmdClient, vmiRequest } from '../../agent/launcher/cmd-client.js';
@@ -13,7 +13,7 @@ import { LauncherConnection } from '../../agent/launcher/connection.js';
 import { CommandError, commandError } from '../../agent/launcher/errors.js';
 import { highestCompatibleVersion } from '../../agent/launcher/versions.js';
 import { Cmd, VirtualMachineOptionsSchema } from '../../gen/kubevirt/cmd/v1/cmd_pb.js';
-import { FakeLauncher, type Reply } from '../unit/launcher/peers.js';
+import { eventually, FakeLauncher, type Reply } from '../unit/launcher/peers.js';
 import { loadVectors } from './load.js';
 
 type AnyCommand = Command<DescMessage, DescMessage, unknown>;
@@ -43,6 +43,7 @@ beforeEach(() => {
   path = join(directory, 'launcher-sock');
 });
 afterEach(() => {
+  vi.useRealTimers();
   connection?.close();
   launcher?.stop();
   connection = undefined;
@@ -345,6 +346,8 @@ describe('cmd_dead_peer', () => {
     );
   }
 
+  const called = () => eventually(() => launcher?.calls.length !== 0, 'the call is under way');
+
   it('WIRE-005 client-closed', async () => {
     const client = await clientOf(() => Buffer.from([0x08, 1]));
     connection?.close();
@@ -356,7 +359,7 @@ describe('cmd_dead_peer', () => {
   it('WIRE-005 a call under way when this side closes is Canceled', async () => {
     const client = await clientOf(() => undefined);
     const underWay = failureOf(client.ping());
-    while (launcher?.calls.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
+    await called();
     connection?.close();
     expect(await underWay).toMatchObject({ disconnected: true, code: Code.Canceled });
   });
@@ -364,7 +367,7 @@ describe('cmd_dead_peer', () => {
   it('WIRE-005 server-stopped: a later call and one under way', async () => {
     const client = await clientOf(() => undefined);
     const underWay = failureOf(client.ping());
-    while (launcher?.calls.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
+    await called();
     launcher?.stop();
     for (const error of [await underWay, await failureOf(client.ping())]) {
       expect(error.disconnected).toBe(false);
@@ -379,10 +382,15 @@ describe('cmd_dead_peer', () => {
     const silent: Server = createServer((socket) => accepted.push(socket));
     await new Promise<void>((resolve) => silent.listen(path, resolve));
     connection = new LauncherConnection(await dialSocket(path));
-    const started = performance.now();
-    const error = await failureOf(connection.negotiate());
-    expect(error.message).toBe(texts['dial-listening-but-not-accepting']);
-    expect(performance.now() - started).toBeLessThan(2_500);
+    vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
+    let failed = false;
+    const failure = failureOf(connection.negotiate()).finally(() => {
+      failed = true;
+    });
+    await vi.advanceTimersByTimeAsync(1_999);
+    expect(failed).toBe(false);
+    await vi.advanceTimersByTimeAsync(1);
+    expect((await failure).message).toBe(texts['dial-listening-but-not-accepting']);
     // It stays and is waited for again instead of dialling anew.
     expect(connection.alive).toBe(true);
     connection.close();

@@ -153,17 +153,16 @@ describe('bounds', () => {
 });
 
 describe('life', () => {
-  it('AFT-030 stop ends within a second whatever is going on, and nothing is delivered after it', async () => {
+  it('AFT-030 stop ends at once whatever is going on, and nothing is delivered after it', async () => {
     const sending = Promise.allSettled(
       Array.from({ length: 200 }, () => fromA.domain('MODIFIED', domainJson(a))),
     );
     await eventually(() => node.changes.length > 0, 'events arrive');
-    const started = performance.now();
     node.notify.stop();
     const delivered = node.changes.length;
-    expect(performance.now() - started).toBeLessThan(1_000);
     await sending;
     expect(node.changes.length).toBe(delivered);
+    await expect(fromA.info()).rejects.toBeDefined();
   });
 
   it('REC-047 a new helper makes all pipes again, and connections that exist go on', async () => {

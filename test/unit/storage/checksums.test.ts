@@ -7,6 +7,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { HelperError } from '../../../agent/helper/errors.js';
 import { ImageChecksums, type ImageSource } from '../../../agent/storage/checksums.js';
 import { loadVectors } from '../../vectors/load.js';
+import { eventually } from '../launcher/peers.js';
 import { silentLog } from '../status/fakes.js';
 
 const pod = { podUid: 'p1', vmiUid: 'u1' };
@@ -50,7 +51,7 @@ afterEach(async () => {
 
 /** Resolves when `done` was told so many times. */
 async function told(times: number): Promise<void> {
-  while (done.length < times) await new Promise((resolve) => setImmediate(resolve));
+  await eventually(() => done.length >= times, `${times} VMIs are told`);
 }
 
 interface Digest {
@@ -99,7 +100,7 @@ describe('checksums of images', () => {
     failure = new HelperError('StorageService.OpenContainerDisk', Code.NotFound, 'ENOENT', undefined);
     checksums.of(vmi, pod, [image('disk')]);
     await checksums.of(vmi, pod, []).size;
-    while (lines.length === 0) await new Promise((resolve) => setImmediate(resolve));
+    await eventually(() => lines.length > 0, 'the failure is told');
     expect(lines[0]).toContain('its container is gone');
     failure = undefined;
     expect(checksums.of(vmi, pod, [image('disk')])).toEqual(new Map());
@@ -128,7 +129,7 @@ describe('checksums of images', () => {
     const second = { ...vmi, uid: 'u2' };
     checksums.of(vmi, pod, [image('huge')]);
     checksums.of(second, { ...pod, vmiUid: 'u2' }, [image('small')]);
-    while (opened.length === 0) await new Promise((resolve) => setImmediate(resolve));
+    await eventually(() => opened.length > 0, 'the image is opened');
     // One image at a time.
     expect(opened.map(({ path }) => path)).toEqual(['huge']);
     checksums.forget('u1');
@@ -143,7 +144,7 @@ describe('checksums of images', () => {
     truncateSync(join(directory, 'huge'), 2 ** 42);
     writeFileSync(join(directory, 'small'), 'small');
     checksums.of(vmi, pod, [image('huge'), image('small')]);
-    while (opened.length === 0) await new Promise((resolve) => setImmediate(resolve));
+    await eventually(() => opened.length > 0, 'the image is opened');
     now += 30 * 60_000 + 1;
     await told(1);
     expect(checksums.of(vmi, pod, []).get('small')).toBe(crc32('small'));
