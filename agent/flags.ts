@@ -28,21 +28,78 @@ export class UsageError extends Error {
   override readonly name = 'UsageError';
 }
 
-export const usage = `usage: virt-agent [flags]
-  --hostname-override NAME              Kubernetes name of this node (default: NODE_NAME, else the host name)
-  --helper-dir DIR                      directory of the helper's sockets (default /run/virt-privsep)
-  --kubevirt-private-dir DIR            state of this agent (default /var/run/kubevirt-private)
-  --kubeconfig FILE                     kubeconfig; otherwise the service account of the pod
-  --watchdog-timeout DURATION           how long a launcher may be unreachable (default 30s)
-  --domain-resync-period-seconds N      (default 300)
-  --kube-api-qps N                      (default 50)
-  --kube-api-burst N                    (default 100)
-  --timeline-file FILE                  append each VMI's timeline as JSON lines
-  -v N                                  verbosity: 0 warnings and errors, 2 information, 3 and more debug
-                                        (default 2; logVerbosity of the KubeVirt object wins)
+/** What the command line may say; docs/deployment.md has the same. */
+export const options = {
+  'hostname-override': {
+    type: 'string',
+    value: 'NAME',
+    help: 'Kubernetes name of this node; otherwise NODE_NAME of the environment, else the host name',
+  },
+  'helper-dir': {
+    type: 'string',
+    default: '/run/virt-privsep',
+    value: 'DIR',
+    help: "directory of the helper's sockets",
+  },
+  'kubevirt-private-dir': {
+    type: 'string',
+    default: defaultPrivateDir,
+    value: 'DIR',
+    help: 'state of this agent, and its own socket',
+  },
+  kubeconfig: { type: 'string', value: 'FILE', help: 'otherwise the service account of the pod' },
+  'watchdog-timeout': {
+    type: 'string',
+    default: '30s',
+    value: 'DURATION',
+    help: 'how long a launcher may be unreachable, 1s to 24h',
+  },
+  'domain-resync-period-seconds': {
+    type: 'string',
+    default: '300',
+    value: 'N',
+    help: 'time between two questions to every launcher for its domain',
+  },
+  'kube-api-qps': {
+    type: 'string',
+    default: '50',
+    value: 'N',
+    help: 'requests of the API a second, where the KubeVirt object does not say',
+  },
+  'kube-api-burst': {
+    type: 'string',
+    default: '100',
+    value: 'N',
+    help: 'requests of the API at once, likewise',
+  },
+  'timeline-file': {
+    type: 'string',
+    value: 'FILE',
+    help: 'append the steps of every VMI as JSON lines; the file grows without bound',
+  },
+  v: {
+    type: 'string',
+    short: 'v',
+    default: '2',
+    value: 'N',
+    help: 'below 2 warnings and errors, 2 information, above debug; logVerbosity of the KubeVirt object wins',
+  },
+} as const;
 
-virt-agent timeline NAMESPACE/NAME [--output table|json|svg]
-                                        the steps of a VMI of this node, as the running agent noted them`;
+export function usage(): string {
+  const rows = Object.entries(options).map(([name, option]) => {
+    const fallback = 'default' in option ? ` (${option.default})` : '';
+    return [`${'short' in option ? '-' : '--'}${name} ${option.value}`, `${option.help}${fallback}`] as const;
+  });
+  const longest = Math.max(...rows.map(([flag]) => flag.length));
+  return [
+    'usage: virt-agent [flags]',
+    ...rows.map(([flag, help]) => `  ${flag.padEnd(longest)}  ${help}`),
+    '',
+    'virt-agent timeline NAMESPACE/NAME',
+    '  the steps of a VMI of this node, as the running agent noted them; see virt-agent timeline --help',
+  ].join('\n');
+}
 
 /** Warnings and errors are always written, as by virt-handler. */
 export function logLevelOf(verbosity: number): Level {
@@ -61,18 +118,7 @@ export function parseFlags(
       args: [...args],
       strict: true,
       allowPositionals: false,
-      options: {
-        'hostname-override': { type: 'string' },
-        'helper-dir': { type: 'string', default: '/run/virt-privsep' },
-        'kubevirt-private-dir': { type: 'string', default: defaultPrivateDir },
-        kubeconfig: { type: 'string' },
-        'watchdog-timeout': { type: 'string', default: '30s' },
-        'domain-resync-period-seconds': { type: 'string', default: '300' },
-        'kube-api-qps': { type: 'string', default: '50' },
-        'kube-api-burst': { type: 'string', default: '100' },
-        'timeline-file': { type: 'string' },
-        v: { type: 'string', short: 'v', default: '2' },
-      },
+      options,
     }).values;
   } catch (error) {
     throw new UsageError((error as Error).message);

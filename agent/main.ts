@@ -16,7 +16,7 @@ const descriptorClaimMs = 5_000;
 async function main(): Promise<number> {
   const [first, ...rest] = process.argv.slice(2);
   if (process.argv.includes('--help')) {
-    process.stdout.write(`${first === 'timeline' ? timelineUsage : usage}\n`);
+    process.stdout.write(`${first === 'timeline' ? timelineUsage : usage()}\n`);
     return 0;
   }
   if (first === 'timeline') {
@@ -76,7 +76,7 @@ main().then(
   (error) => {
     const wrongUse = error instanceof UsageError;
     process.stderr.write(
-      wrongUse ? `virt-agent: ${error.message}\n${usage}\n` : `virt-agent: ${error?.stack ?? error}\n`,
+      wrongUse ? `virt-agent: ${error.message}\n${usage()}\n` : `virt-agent: ${error?.stack ?? error}\n`,
     );
     process.exit(wrongUse ? 2 : 1);
   },

@@ -34,36 +34,109 @@ export interface Flags {
   readonly overrides: Overrides;
 }
 
-const options = {
-  'socket-dir': { type: 'string', default: '/run/virt-privsep' },
-  uid: { type: 'string', default: '65530' },
-  gid: { type: 'string', default: '65530' },
-  'state-dir': { type: 'string', default: '/var/run/kubevirt-private/container-disk-mount-state' },
-  'hotplug-state-dir': { type: 'string', default: '/var/run/kubevirt-private/hotplug-volume-mount-state' },
-  'plugged-devices-dir': { type: 'string', default: '/var/run/kubevirt-private/plugged-block-devices' },
-  'audit-file': { type: 'string', default: '/var/log/virt-privsep/audit.jsonl' },
-  'host-netns': { type: 'string', default: '/proc/1/ns/net' },
-  selinuxfs: { type: 'string' },
-  'host-cgroupns': { type: 'string', default: '/proc/1/ns/cgroup' },
-  'host-mounts': { type: 'string', default: '/proc/1/mountinfo' },
-  threads: { type: 'string', default: '4' },
-  policy: { type: 'string' },
-  'agent-uid': { type: 'string' },
-  'agent-gid': { type: 'string' },
-  'admin-gid': { type: 'string' },
-  'qemu-uid': { type: 'string' },
-  'qemu-gid': { type: 'string' },
-  'kubelet-pods-dir': { type: 'string' },
-  'kubelet-pods-mount': { type: 'string' },
-  'audit-max-bytes': { type: 'string' },
+/** A container has no selinuxfs of its own; the host's is where process 1 sees it. */
+const selinuxfsPlaces = ['/sys/fs/selinux', '/proc/1/root/sys/fs/selinux'];
+
+/** What the command line may say; docs/deployment.md has the same. */
+export const options = {
+  'socket-dir': {
+    type: 'string',
+    default: '/run/virt-privsep',
+    value: 'DIR',
+    help: 'where helper.sock, fd.sock and ctl.sock are made',
+  },
+  uid: { type: 'string', default: '65530', value: 'N', help: 'the user that the helper becomes' },
+  gid: { type: 'string', default: '65530', value: 'N', help: 'the group that the helper becomes' },
+  'state-dir': {
+    type: 'string',
+    default: '/var/run/kubevirt-private/container-disk-mount-state',
+    value: 'DIR',
+    help: 'records of container disks',
+  },
+  'hotplug-state-dir': {
+    type: 'string',
+    default: '/var/run/kubevirt-private/hotplug-volume-mount-state',
+    value: 'DIR',
+    help: 'records of hot-plugged volumes',
+  },
+  'plugged-devices-dir': {
+    type: 'string',
+    default: '/var/run/kubevirt-private/plugged-block-devices',
+    value: 'DIR',
+    help: 'records of plugged block devices',
+  },
+  'audit-file': {
+    type: 'string',
+    default: '/var/log/virt-privsep/audit.jsonl',
+    value: 'FILE',
+    help: 'the audit log, alone in its directory',
+  },
+  'host-netns': {
+    type: 'string',
+    default: '/proc/1/ns/net',
+    value: 'FILE',
+    help: "the host's network namespace, which no call may enter",
+  },
+  selinuxfs: {
+    type: 'string',
+    value: 'DIR',
+    help: `where the host's selinuxfs may be, instead of ${selinuxfsPlaces.join(' and ')}`,
+  },
+  'host-cgroupns': {
+    type: 'string',
+    default: '/proc/1/ns/cgroup',
+    value: 'FILE',
+    help: "the host's cgroup namespace, which the helper joins at start",
+  },
+  'host-mounts': {
+    type: 'string',
+    default: '/proc/1/mountinfo',
+    value: 'FILE',
+    help: "the host's mounts: a disk among them is given to no VM",
+  },
+  threads: { type: 'string', default: '4', value: 'N', help: 'privileged threads, 1 to 16' },
+  policy: {
+    type: 'string',
+    value: 'FILE',
+    help: 'policy file, see operations.md; the flags below win over it',
+  },
+  'agent-uid': { type: 'string', value: 'N', help: 'users.agentUid: the user whose calls are served' },
+  'agent-gid': { type: 'string', value: 'N', help: "users.agentGid: the group of the agent's sockets" },
+  'admin-gid': { type: 'string', value: 'N', help: "users.adminGid: the operators' group" },
+  'qemu-uid': { type: 'string', value: 'N', help: 'users.qemuUid: the user of launchers' },
+  'qemu-gid': { type: 'string', value: 'N', help: 'users.qemuGid: the group of launchers' },
+  'kubelet-pods-dir': {
+    type: 'string',
+    value: 'DIR',
+    help: "paths.kubeletPodsDir: the host's path of kubelet's pods",
+  },
+  'kubelet-pods-mount': {
+    type: 'string',
+    value: 'DIR',
+    help: 'where this process sees that directory, if not at the same path',
+  },
+  'audit-max-bytes': {
+    type: 'string',
+    value: 'N',
+    help: 'audit.maxBytes: size at which the audit log is rotated',
+  },
 } as const;
+
+export function usage(): string {
+  const rows = Object.entries(options).map(([name, option]) => {
+    const fallback = 'default' in option ? ` (${option.default})` : '';
+    return [`--${name} ${option.value}`, `${option.help}${fallback}`] as const;
+  });
+  const longest = Math.max(...rows.map(([flag]) => flag.length));
+  return [
+    'usage: virt-privhelper [flags]',
+    ...rows.map(([flag, help]) => `  ${flag.padEnd(longest)}  ${help}`),
+  ].join('\n');
+}
 
 type Name = keyof typeof options;
 
 const maxId = 0xffff_fffe;
-
-/** A container has no selinuxfs of its own; the host's is where process 1 sees it. */
-const selinuxfsPlaces = ['/sys/fs/selinux', '/proc/1/root/sys/fs/selinux'];
 
 /** Parses arguments (without program and script). Throws, naming the flag, when one is wrong. */
 export function parseFlags(args: readonly string[]): Flags {

@@ -19,7 +19,7 @@ import { DisksInUse } from './devices/disks-in-use.js';
 import { type DeviceHierarchy, openDeviceHierarchy } from './devices/hierarchy.js';
 import { assertDedicated, openDirectory, ownDirectory, ownFiles } from './directories.js';
 import { assertComplete, inspection, table } from './dispatch.js';
-import { type Flags, parseFlags } from './flags.js';
+import { type Flags, parseFlags, usage } from './flags.js';
 import type { Helper } from './helper.js';
 import { CommandLines } from './inspect/command-lines.js';
 import { kernelShortcomings } from './inspect/health.js';
@@ -319,7 +319,8 @@ function log(level: 'info' | 'warning', message: string, error?: unknown): void 
 }
 
 try {
-  main();
+  if (process.argv.includes('--help')) process.stdout.write(`${usage()}\n`);
+  else main();
 } catch (error) {
   process.stderr.write(`virt-privhelper: ${error instanceof Error ? error.message : String(error)}\n`);
   process.exit(1);
