@@ -1,5 +1,5 @@
 /** Removing everything that this node keeps for a VMI (KubeVirt pkg/virt-handler/vm.go processVmCleanup). */
-import type { Vmi, VmiRef } from '../api/vmi.js';
+import type { VmiRef } from '../api/vmi.js';
 import type { ControllerDeps } from './deps.js';
 import type { EndedGuests } from './ended-guests.js';
 import type { IoErrorBackoff } from './io-errors.js';
@@ -39,17 +39,12 @@ export interface VmMemory {
  *
  * With an empty UID the ports do nothing, and networks are not asked.
  */
-export async function cleanUp(
-  deps: CleanupDeps,
-  key: string,
-  ref: VmiRef,
-  vmi: Vmi | undefined,
-): Promise<void> {
+export async function cleanUp(deps: CleanupDeps, key: string, ref: VmiRef): Promise<void> {
   deps.memory.panics.forget(ref.uid);
   deps.migrationProxy.stopTargetListener(ref.uid);
   deps.migrationProxy.stopSourceListener(ref.uid);
   deps.downwardMetrics.stopServer(ref);
-  await deps.containerDisks.unmount(ref, vmi?.spec);
+  await deps.containerDisks.unmount(ref);
   await deps.hotplug.unmountAll(ref);
   if (ref.uid !== '') {
     try {

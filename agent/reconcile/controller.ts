@@ -97,7 +97,7 @@ export class VmiController {
     if (verdict === 'uid-mismatch') return this.#handlePredecessor(pass);
     if (verdict === 'orphan-delete') return deleteVm(this.#deps, pass);
     if (hasVmi(pass) && phaseOf(pass.vmi) === 'Failed' && isMigrating(pass.vmi, this.#deps.clock.now())) {
-      await cleanUp(this.#deps, pass.key, pass.ref, pass.vmi);
+      await cleanUp(this.#deps, pass.key, pass.ref);
     }
     if (verdict === 'owned-elsewhere') return this.#cleanUpMoved(pass);
     const { domain } = pass;
@@ -178,7 +178,7 @@ export class VmiController {
     }
     if (probe.unresponsive) {
       log.object(pass.ref).info(`cleaning up after the older VMI with UID "${uid}"`);
-      await cleanUp(this.#deps, pass.key, predecessor, undefined);
+      await cleanUp(this.#deps, pass.key, predecessor);
     } else {
       log.object(pass.ref).info(`waiting for the launcher of the older VMI with UID "${uid}" to end`);
     }

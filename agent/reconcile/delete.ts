@@ -16,7 +16,7 @@ export async function deleteVm(deps: DeleteDeps, pass: Pass): Promise<void> {
     await tolerateDisconnect(() => client.deleteVirtualMachine(pass.vmi ?? pass.ref));
     deps.timeline?.mark(pass.ref, 'deleted', 'agent');
   });
-  await cleanUp(deps, pass.key, pass.ref, pass.vmi);
+  await cleanUp(deps, pass.key, pass.ref);
 }
 
 /**
@@ -31,8 +31,7 @@ export async function removeMovedVm(deps: DeleteDeps, pass: Pass, destroy: boole
       await tolerateDisconnect(() => client.deleteVirtualMachine(pass.ref));
     });
   }
-  // Of a VMI that runs elsewhere the cache may hold no spec.
-  await cleanUp(deps, pass.key, pass.ref, undefined);
+  await cleanUp(deps, pass.key, pass.ref);
 }
 
 /**

@@ -101,7 +101,7 @@ export interface ContainerDisks {
   /** False: not yet, ask again. Throws after the grace of one minute since `notInitializedSince`. */
   ready(vmi: Vmi, notInitializedSince: number): Promise<boolean>;
   mountAndVerify(vmi: Vmi): Promise<void>;
-  unmount(vmi: VmiRef, spec: Vmi['spec'] | undefined): Promise<void>;
+  unmount(vmi: VmiRef): Promise<void>;
   /** Those that are known; nothing waits for the others. */
   computeChecksums(vmi: Vmi): DiskChecksums;
 }
@@ -125,7 +125,7 @@ export interface HotplugVolumes {
   unmount(vmi: Vmi, attached: ReadonlySet<string>): Promise<void>;
   unmountAll(vmi: VmiRef): Promise<void>;
   /** Undefined while nobody can tell. */
-  isMounted(vmi: Vmi, volume: string, attachmentPodUid: string): Promise<boolean | undefined>;
+  isMounted(vmi: Vmi, volume: string): Promise<boolean | undefined>;
 }
 
 export class WaitingForHotplugMount extends Error {

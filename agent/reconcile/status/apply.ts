@@ -102,16 +102,16 @@ async function setVolumeStatus(vmi: Vmi, domain: Domain | undefined, ports: Stat
   if (entries.length === 0) return { events: [], onTheirWay: false };
   const mounted = new Map<string, boolean | undefined>();
   for (const { name, hotplugVolume } of entries) {
-    if (hotplugVolume) mounted.set(name, await isMounted(vmi, name, hotplugVolume.attachPodUID ?? '', ports));
+    if (hotplugVolume) mounted.set(name, await isMounted(vmi, name, ports));
   }
   const result = volumeStatuses({ vmi, domain, mounted, now });
   vmi.status.volumeStatus = result.volumeStatus;
   return result;
 }
 
-async function isMounted(vmi: Vmi, volume: string, podUid: string, ports: StatusPorts) {
+async function isMounted(vmi: Vmi, volume: string, ports: StatusPorts) {
   try {
-    return await ports.hotplug.isMounted(vmi, volume, podUid);
+    return await ports.hotplug.isMounted(vmi, volume);
   } catch (error) {
     ports.log.object(refOf(vmi)).error(`cannot tell if volume ${volume} is mounted, taken as not`, error);
     return false;

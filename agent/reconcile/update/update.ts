@@ -67,7 +67,7 @@ export async function connect(deps: UpdateDeps, pass: VmiPass): Promise<Launcher
       return undefined;
     }
     deps.log.object(error.predecessor).warning('cleaning up after an older VMI of the same name', error);
-    await cleanUp(deps, pass.key, error.predecessor, undefined);
+    await cleanUp(deps, pass.key, error.predecessor);
     deps.queue.addAfter(pass.key, 1000);
     return undefined;
   }
