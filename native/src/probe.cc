@@ -26,6 +26,14 @@ int probe_openat2() {
   return unless_unknown(kernel::openat2(-1, "", &how));
 }
 
+// A path that leads nowhere: the kernel looks for it once it knows the attribute.
+int probe_nosymfollow() {
+  mount_attr attributes{};
+  attributes.attr_set = MOUNT_ATTR_NOSYMFOLLOW;
+  if (::mount_setattr(-1, "", 0, &attributes, sizeof attributes) == 0) return 0;
+  return errno == ENOENT || errno == EBADF ? 0 : errno;
+}
+
 int probe_peer_pidfd() {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return errno;
@@ -97,6 +105,7 @@ std::vector<KernelFeature> probe_kernel() {
           {"open_tree", unless_unknown(::syscall(SYS_open_tree, -1, "", 0))},
           {"move_mount", unless_unknown(::syscall(SYS_move_mount, -1, "", -1, "", 0))},
           {"mount_setattr", unless_unknown(::syscall(SYS_mount_setattr, -1, "", 0, nullptr, 0))},
+          {"MOUNT_ATTR_NOSYMFOLLOW", probe_nosymfollow()},
           {"SO_PEERPIDFD", probe_peer_pidfd()},
           {"SO_PASSRIGHTS", probe_pass_rights()},
           {"PIDFD_GET_INFO", probe_pidfd_info()},

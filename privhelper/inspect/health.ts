@@ -27,6 +27,7 @@ const kernelAdvice: Readonly<Record<string, readonly [Status, string]>> = {
   open_tree: ['fail', 'Linux 5.2 or newer is needed: container disks cannot be mounted'],
   move_mount: ['fail', 'Linux 5.2 or newer is needed: container disks cannot be mounted'],
   mount_setattr: ['fail', 'Linux 5.12 or newer is needed: container disks cannot be mounted'],
+  MOUNT_ATTR_NOSYMFOLLOW: ['fail', 'Linux 5.14 or newer is needed: no volume can be mounted'],
   SO_PEERPIDFD: ['note', 'since Linux 6.5; without it a launcher is asked for twice, which is as safe'],
   SO_PASSRIGHTS: [
     'warn',
@@ -52,7 +53,9 @@ export function kernelFindings(features: readonly KernelFeature[]): Finding[] {
 }
 
 /** Without these there is nothing that the helper could do. */
-const indispensable: readonly string[] = ['openat2', 'open_tree', 'move_mount', 'mount_setattr'];
+const indispensable: readonly string[] = [
+  ...['openat2', 'open_tree', 'move_mount', 'mount_setattr', 'MOUNT_ATTR_NOSYMFOLLOW'],
+];
 
 /** What a kernel lacks and what follows, in one line each. Throws when it lacks what every operation needs. */
 export function kernelShortcomings(features: readonly KernelFeature[]): string[] {

@@ -253,6 +253,10 @@ describe('doctor', () => {
     expect(() => kernelShortcomings([...lacking, { name: 'mount_setattr', error: 'ENOSYS' }])).toThrow(
       'this kernel will not do: mount_setattr is missing (ENOSYS): Linux 5.12 or newer',
     );
+    const older = [...lacking, { name: 'MOUNT_ATTR_NOSYMFOLLOW', error: 'EINVAL' }];
+    expect(() => kernelShortcomings(older)).toThrow(
+      'this kernel will not do: MOUNT_ATTR_NOSYMFOLLOW is missing (EINVAL): Linux 5.14 or newer',
+    );
   });
 
   it('finds what pods have left behind', () => {
