@@ -16,6 +16,9 @@ export interface InvocationFacts {
   readonly now: () => number;
 }
 
+/** A remark. */
+export const ownerKept = 'owner kept: the server of the file system does not let the helper give it away';
+
 export class Invocation {
   readonly id: string;
   readonly peer: Peer;

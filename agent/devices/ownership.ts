@@ -48,6 +48,11 @@ export interface DeviceOwnershipOptions {
   readonly log: Logger;
 }
 
+const keptReasons: ReadonlyMap<VolumeClaimOutcome, string> = new Map([
+  [VolumeClaimOutcome.LEFT_ALONE, 'kubelet has not mounted it for this pod'],
+  [VolumeClaimOutcome.OWNER_KEPT, 'the server of its file system does not let it be given away'],
+]);
+
 type NodeRequirement = Extract<Requirement, { kind: 'device' | 'block volume' }>;
 
 export class HelperDeviceOwnership implements DeviceOwnership {
@@ -149,10 +154,11 @@ export class HelperDeviceOwnership implements DeviceOwnership {
       const text = `Failed to change ownership of HostDisk dir ${volume}, ${asError(error).message}`;
       throw new Error(text, { cause: error });
     }
-    if (outcome !== VolumeClaimOutcome.LEFT_ALONE) return;
+    const reason = keptReasons.get(outcome);
+    if (reason === undefined) return;
     this.#options.log
       .object(vmi.metadata)
-      .info(`the directory of volume ${volume} keeps its owner: kubelet has not mounted it for this pod`);
+      .info(`the directory of volume ${volume} keeps its owner: ${reason}`);
   }
 
   async #claimVirtiofs(pod: PodRef, filesystem: string): Promise<boolean> {

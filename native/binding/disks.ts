@@ -5,7 +5,8 @@ import type { DeviceDecision, DeviceHierarchy } from './devices.js';
 /** `disk`: `<volume>.img` shows disk.img of the volume; `directory`: `<volume>` shows the volume itself. */
 export type PlugKind = 'disk' | 'directory';
 
-export type FilesystemPlugOutcome = 'plugged' | 'not-ready' | 'missing';
+/** `plugged-kept`: what it is keeps its owner, for somebody else than this kernel decides about that. */
+export type FilesystemPlugOutcome = 'plugged' | 'plugged-kept' | 'not-ready' | 'missing';
 
 export interface PlugOwner {
   readonly uid: number;
@@ -102,7 +103,10 @@ export interface DiskCalls {
     podUid: string,
     launcher: Launcher | null,
   ): Promise<PluggedEntry[]>;
-  /** Gives what is mounted for the volume, by whomever, to the owner; `absent` when nothing is. */
+  /**
+   * Gives what is mounted for the volume, by whomever, to the owner; `absent` when nothing is. `kept`: the server of its
+   * file system refuses.
+   */
   ownPlugged(
     call: Call,
     podsDir: number,
@@ -111,7 +115,7 @@ export interface DiskCalls {
     volume: string,
     kind: PlugKind,
     owner: PlugOwner,
-  ): Promise<'absent' | 'unchanged' | 'changed'>;
+  ): Promise<'absent' | 'unchanged' | 'changed' | 'kept'>;
   /**
    * Mounts the volume that the attachment pod has at /<volume>, writable, nosuid, nodev, noexec, and gives it to the
    * owner. `not-ready`: nobody listens there, or there is no such volume; `missing`: it has no disk.img.
@@ -179,7 +183,7 @@ export interface DiskCalls {
   ): Promise<boolean>;
   /**
    * Gives the directory of a volume of vmi-disks away. `foreign`: it is not the root of a volume that kubelet
-   * mounted for this pod, so it was left alone.
+   * mounted for this pod, so it was left alone. `kept`: the server of its file system refuses.
    */
   claimVmiDisks(
     call: Call,
@@ -189,5 +193,5 @@ export interface DiskCalls {
     volume: string,
     uid: number,
     gid: number,
-  ): Promise<'claimed' | 'already-owned' | 'foreign'>;
+  ): Promise<'claimed' | 'already-owned' | 'foreign' | 'kept'>;
 }

@@ -9,6 +9,7 @@
 
 #include "mountinfo.h"
 #include "pod_sockets.h"
+#include "volume_owner.h"
 #include "walk.h"
 
 namespace privsep {
@@ -68,14 +69,6 @@ Result<std::optional<Fd>> find_mounted(int directory, const std::string& name, P
   if (!seen->mounted) return std::optional<Fd>();
   if (seen->type != type_of(kind)) return Error::refusal(EINVAL, "type of what is mounted on " + name);
   return std::optional<Fd>(std::move(*entry));
-}
-
-Result<bool> give(int entry, const PlugOwner& owner, const std::string& name) {
-  auto st = stat_fd(entry, name);
-  if (!st) return st.error();
-  if (st->st_uid == owner.uid && st->st_gid == owner.gid) return false;
-  if (::fchownat(entry, "", owner.uid, owner.gid, AT_EMPTY_PATH) != 0) return Error::last("fchownat " + name);
-  return true;
 }
 
 // The namespace of the process that listens in the attachment pod; nothing while nobody does.
@@ -219,9 +212,10 @@ Result<Owned> own_plugged(Home& home, int pods_dir, const PodUid& pod, const Lau
   auto entry = find_mounted(directory->get(), name, kind);
   if (!entry) return entry.error();
   if (!*entry) return Owned::kAbsent;
-  auto given = give((*entry)->get(), owner, name);
+  auto given = give_away((*entry)->get(), owner.uid, owner.gid, name);
   if (!given) return given.error();
-  return *given ? Owned::kChanged : Owned::kUnchanged;
+  if (*given == Given::kKept) return Owned::kKept;
+  return *given == Given::kChanged ? Owned::kChanged : Owned::kUnchanged;
 }
 
 Result<PlugOutcome> plug_filesystem(Home& home, int pods_dir, const PodUid& pod, const Launcher& launcher,
@@ -260,9 +254,9 @@ Result<PlugOutcome> plug_filesystem(Home& home, int pods_dir, const PodUid& pod,
   auto st = *entry ? stat_fd((*entry)->get(), name) : Result<struct stat>(Error::of(ENOENT, "mounted " + name));
   if (!st) return fail(st.error());
   if (!same_inode(*st, source->id)) return fail(Error::refusal(EPERM, "identity of mounted " + name));
-  auto given = give((*entry)->get(), owner, name);
+  auto given = give_away((*entry)->get(), owner.uid, owner.gid, name);
   if (!given) return fail(given.error());
-  return PlugOutcome::kPlugged;
+  return *given == Given::kKept ? PlugOutcome::kPluggedKept : PlugOutcome::kPlugged;
 }
 
 Result<bool> unplug(Home& home, int pods_dir, const PodUid& pod, const Launcher* launcher, const std::string& name) {

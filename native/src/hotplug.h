@@ -40,17 +40,18 @@ struct PluggedEntry {
 // What is plugged, or was once. Without `launcher` as the host sees it.
 Result<std::vector<PluggedEntry>> list_plugged(Home& home, int pods_dir, const PodUid& pod, const Launcher* launcher);
 
-enum class Owned { kAbsent, kUnchanged, kChanged };
+enum class Owned { kAbsent, kUnchanged, kChanged, kKept };
 
-// Gives what is mounted for the volume, by whomever, to the owner. kAbsent: nothing is.
+// Gives what is mounted for the volume, by whomever, to the owner. kAbsent: nothing is. kKept: see Given.
 Result<Owned> own_plugged(Home& home, int pods_dir, const PodUid& pod, const Launcher& launcher,
                           const std::string& volume, PlugKind kind, const PlugOwner& owner);
 
-enum class PlugOutcome { kPlugged, kNotReady, kMissing };
+enum class PlugOutcome { kPlugged, kPluggedKept, kNotReady, kMissing };
 
 // Mounts the volume that the attachment pod has at /<volume>, nosuid, nodev, noexec, nosymfollow, and gives it to the
 // owner. /<volume> must be a mount of its own there and of no kernel file system; disk.img must be a regular file on
 // the same mount. kNotReady: nobody listens in the attachment pod, or there is no /<volume>. kMissing: no disk.img.
+// kPluggedKept: plugged, but what it is keeps its owner, see Given.
 Result<PlugOutcome> plug_filesystem(Home& home, int pods_dir, const PodUid& pod, const Launcher& launcher,
                                     const PodUid& attachment, const std::string& volume, PlugKind kind,
                                     const PlugOwner& owner, const Deadline& deadline);

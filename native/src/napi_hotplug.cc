@@ -67,6 +67,7 @@ Napi::Value own_plugged_call(Addon& addon, const Napi::CallbackInfo& info) {
       [](Napi::Env env, Owned& owned) -> Napi::Value {
         return Napi::String::New(env, owned == Owned::kAbsent    ? "absent"
                                       : owned == Owned::kChanged ? "changed"
+                                      : owned == Owned::kKept    ? "kept"
                                                                  : "unchanged");
       },
       PrivilegedPool::Lone::kVolume);
@@ -89,9 +90,10 @@ Napi::Value plug_filesystem_call(Addon& addon, const Napi::CallbackInfo& info) {
         return plug_filesystem(home, pods.get(), *pod, launcher, *attachment, volume, kind, owner, deadline);
       },
       [](Napi::Env env, PlugOutcome& outcome) -> Napi::Value {
-        return Napi::String::New(env, outcome == PlugOutcome::kPlugged    ? "plugged"
-                                      : outcome == PlugOutcome::kNotReady ? "not-ready"
-                                                                          : "missing");
+        return Napi::String::New(env, outcome == PlugOutcome::kPlugged       ? "plugged"
+                                      : outcome == PlugOutcome::kPluggedKept ? "plugged-kept"
+                                      : outcome == PlugOutcome::kNotReady    ? "not-ready"
+                                                                             : "missing");
       },
       PrivilegedPool::Lone::kVolume);
 }

@@ -144,6 +144,7 @@ Napi::Value claim_vmi_disks_call(Addon& addon, const Napi::CallbackInfo& info) {
       [](Napi::Env env, VolumeClaim& claim) -> Napi::Value {
         return Napi::String::New(env, claim == VolumeClaim::kClaimed        ? "claimed"
                                       : claim == VolumeClaim::kAlreadyOwned ? "already-owned"
+                                      : claim == VolumeClaim::kKept         ? "kept"
                                                                             : "foreign");
       },
       PrivilegedPool::Lone::kVolume);

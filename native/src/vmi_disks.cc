@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "mount_point.h"
+#include "volume_owner.h"
 #include "walk.h"
 
 namespace privsep {
@@ -200,8 +201,9 @@ Result<VolumeClaim> claim_vmi_disks(Home& home, int pods_dir, const PodUid& pod,
   auto ours = is_kubelet_volume(pods_dir, pod, *st);
   if (!ours) return ours.error();
   if (!*ours) return VolumeClaim::kForeign;
-  if (::fchownat(directory->get(), "", uid, gid, AT_EMPTY_PATH) != 0) return Error::last("fchownat " + what);
-  return VolumeClaim::kClaimed;
+  auto given = give_away(directory->get(), uid, gid, what);
+  if (!given) return given.error();
+  return *given == Given::kKept ? VolumeClaim::kKept : VolumeClaim::kClaimed;
 }
 
 }  // namespace privsep

@@ -38,10 +38,10 @@ Result<VmiDiskState> vmi_disk_state(Home& home, const Launcher& launcher, const 
 Result<bool> create_vmi_disk(Home& home, const Launcher& launcher, const VmiDisk& disk, uint64_t size, uid_t uid,
                              gid_t gid);
 
-enum class VolumeClaim { kClaimed, kAlreadyOwned, kForeign };
+enum class VolumeClaim { kClaimed, kAlreadyOwned, kForeign, kKept };
 
 // Gives the directory of a volume to uid:gid, if it is the root of a volume that kubelet mounted for this pod. Any
-// other one, such as a directory of the host that the pod shows, is left alone (kForeign).
+// other one, such as a directory of the host that the pod shows, is left alone (kForeign). kKept: see Given.
 Result<VolumeClaim> claim_vmi_disks(Home& home, int pods_dir, const PodUid& pod, const Launcher& launcher,
                                     const std::string& volume, uid_t uid, gid_t gid);
 

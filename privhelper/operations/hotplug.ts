@@ -15,7 +15,7 @@ import type { BlockDevice, FilesystemPlugOutcome, Launcher, PluggedEntry } from 
 import { isGranted } from '../devices/granted.js';
 import { CallFailure, refusal, toFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
-import type { Invocation } from '../invocation.js';
+import { type Invocation, ownerKept } from '../invocation.js';
 import type { DeviceNumbers } from '../pods/plugged-devices.js';
 import type { PodRegistry } from '../pods/registry.js';
 import type { PodRef } from '../policy/check.js';
@@ -25,15 +25,20 @@ import { denyBlockDevices } from './device-policy.js';
 
 const outcomes: Readonly<Record<FilesystemPlugOutcome, PlugOutcome>> = {
   plugged: PlugOutcome.CHANGED,
+  'plugged-kept': PlugOutcome.CHANGED,
   'not-ready': PlugOutcome.NOT_READY,
   missing: PlugOutcome.MISSING,
 };
 
 class NoSource extends Error {
   override readonly name = 'NoSource';
-  constructor(readonly outcome: PlugOutcome) {
-    super(`nothing to plug: ${PlugOutcome[outcome]}`);
+  constructor(readonly outcome: FilesystemPlugOutcome) {
+    super(`nothing to plug: ${outcome}`);
   }
+}
+
+function hasPlugged(outcome: FilesystemPlugOutcome): boolean {
+  return outcome === 'plugged' || outcome === 'plugged-kept';
 }
 
 function entryName({ volume, kind }: UnplugRef): string {
@@ -52,9 +57,10 @@ export function plugFilesystem(
     const user = { uid: policy.qemuUid, gid: policy.qemuGid };
     const owned = await native.ownPlugged(invocation.call, podsDir, podUid, launcher, volume, kind, user);
     if (owned !== 'absent') {
+      if (owned === 'kept') invocation.remark = ownerKept;
       return { outcome: owned === 'changed' ? PlugOutcome.CHANGED : PlugOutcome.UNCHANGED };
     }
-    return withSource(pods, plug, () =>
+    const outcome = await withSource(pods, plug, () =>
       recorded(
         helper,
         invocation,
@@ -70,9 +76,11 @@ export function plugFilesystem(
             kind,
             user,
           ),
-        (result) => result === 'plugged',
+        hasPlugged,
       ),
     );
+    if (outcome === 'plugged-kept') invocation.remark = ownerKept;
+    return { outcome: outcomes[outcome] };
   });
 }
 
@@ -92,7 +100,7 @@ export function plugBlock(
       const changed = await native.plugBlock(invocation.call, podsDir, podUid, volume, node, owner);
       return { outcome: changed ? PlugOutcome.CHANGED : PlugOutcome.UNCHANGED };
     }
-    return withSource(pods, plug, async () => {
+    const outcome = await withSource(pods, plug, async () => {
       const device = await attachedDevice(helper, invocation, plug);
       if (typeof device === 'string') return device;
       if (node !== null && !sameDevice(node, device)) {
@@ -121,6 +129,7 @@ export function plugBlock(
       );
       return 'plugged';
     });
+    return { outcome: outcomes[outcome] };
   });
 }
 
@@ -171,15 +180,15 @@ async function withSource(
   pods: PodRegistry,
   plug: AttachmentRef,
   operation: () => Promise<FilesystemPlugOutcome>,
-): Promise<{ outcome: PlugOutcome }> {
+): Promise<FilesystemPlugOutcome> {
   try {
     return await pods.withAttachment(plug, async () => {
       const outcome = await operation();
-      if (outcome !== 'plugged') throw new NoSource(outcomes[outcome]);
-      return { outcome: PlugOutcome.CHANGED };
+      if (!hasPlugged(outcome)) throw new NoSource(outcome);
+      return outcome;
     });
   } catch (error) {
-    if (error instanceof NoSource) return { outcome: error.outcome };
+    if (error instanceof NoSource) return error.outcome;
     throw error;
   }
 }

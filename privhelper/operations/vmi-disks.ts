@@ -8,7 +8,7 @@ import {
 } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { malformed } from '../failure.js';
 import type { Helper } from '../helper.js';
-import type { Invocation } from '../invocation.js';
+import { type Invocation, ownerKept } from '../invocation.js';
 import type { HostDisk, Volume } from '../policy/vmi-disks.js';
 import { hostDiskSize } from '../storage/host-disk-size.js';
 
@@ -37,6 +37,7 @@ const outcomes = {
   claimed: VolumeClaimOutcome.CLAIMED,
   'already-owned': VolumeClaimOutcome.ALREADY_OWNED,
   foreign: VolumeClaimOutcome.LEFT_ALONE,
+  kept: VolumeClaimOutcome.OWNER_KEPT,
 } as const;
 
 export function claimVolumeDirectory(
@@ -49,6 +50,7 @@ export function claimVolumeDirectory(
     const { qemuUid, qemuGid } = policy;
     const { call } = invocation;
     const outcome = await native.claimVmiDisks(call, podsDir, podUid, launcher, volume, qemuUid, qemuGid);
+    if (outcome === 'kept') invocation.remark = ownerKept;
     return { outcome: outcomes[outcome] };
   });
 }

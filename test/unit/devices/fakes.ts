@@ -34,6 +34,8 @@ export class FakeLauncherFiles {
   now = 0;
   /** Volumes that kubelet did not mount. */
   readonly nodeDirectories = new Set<string>();
+  /** Volumes whose server does not let them be given away. */
+  readonly serverDirectories = new Set<string>();
 
   /** `files`: paths that exist. */
   constructor(readonly files: ReadonlySet<string>) {}
@@ -74,6 +76,7 @@ export class FakeLauncherFiles {
         },
         claimVolumeDirectory: async (_pod, volume) => {
           if (this.nodeDirectories.has(volume)) return VolumeClaimOutcome.LEFT_ALONE;
+          if (this.serverDirectories.has(volume)) return VolumeClaimOutcome.OWNER_KEPT;
           this.calls.push(`chown /var/run/kubevirt-private/vmi-disks/${volume}`);
           return VolumeClaimOutcome.CLAIMED;
         },

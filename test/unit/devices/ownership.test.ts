@@ -72,7 +72,13 @@ describe('host disks', () => {
     ]);
     launcher.nodeDirectories.add('c');
     expect(await launcher.ownership().claim(vmi({ volumes }), 0)).toBe(true);
-    expect(launcher.lines.at(-1)).toContain('the directory of volume c keeps its owner');
+    expect(launcher.lines.at(-1)).toContain(
+      'the directory of volume c keeps its owner: kubelet has not mounted',
+    );
+    launcher.nodeDirectories.clear();
+    launcher.serverDirectories.add('c');
+    expect(await launcher.ownership().claim(vmi({ volumes }), 0)).toBe(true);
+    expect(launcher.lines.at(-1)).toContain('the directory of volume c keeps its owner: the server');
   });
 
   it('a capacity that is no size is an error', async () => {

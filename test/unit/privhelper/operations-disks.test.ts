@@ -1,13 +1,16 @@
 import { describe, expect, it, vi } from 'vitest';
 import { ClaimOutcome } from '../../../gen/virtprivsep/privhelper/v1/common_pb.js';
+import { PlugOutcome } from '../../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import { HostDiskOutcome, VolumeClaimOutcome } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import type { Native } from '../../../native/binding.js';
 import type { Helper } from '../../../privhelper/helper.js';
+import { ownerKept } from '../../../privhelper/invocation.js';
+import { plugFilesystem } from '../../../privhelper/operations/hotplug.js';
 import { claimVirtiofs } from '../../../privhelper/operations/socket.js';
 import { claimVolumeDirectory, ensureHostDisk } from '../../../privhelper/operations/vmi-disks.js';
 import { createPolicy } from '../../../privhelper/policy/policy.js';
 import { hostDiskSize } from '../../../privhelper/storage/host-disk-size.js';
-import { fakeNative, invocation, nativeError, podA, refA } from './fakes.js';
+import { fakeNative, invocation, nativeError, podA, podB, refA } from './fakes.js';
 
 const launcher = { pidfd: 100 };
 
@@ -92,11 +95,37 @@ it.each([
   ['claimed', VolumeClaimOutcome.CLAIMED],
   ['already-owned', VolumeClaimOutcome.ALREADY_OWNED],
   ['foreign', VolumeClaimOutcome.LEFT_ALONE],
+  ['kept', VolumeClaimOutcome.OWNER_KEPT],
 ] as const)('answers that the directory of a volume is %s', async (native, outcome) => {
   const claimVmiDisks = vi.fn(async () => native);
   const helper = helperWith({ claimVmiDisks });
-  expect(await claimVolumeDirectory(helper, invocation(), { ...refA, volume: 'v' })).toEqual({ outcome });
+  const call = invocation();
+  expect(await claimVolumeDirectory(helper, call, { ...refA, volume: 'v' })).toEqual({ outcome });
+  expect(call.remark).toBe(native === 'kept' ? ownerKept : undefined);
   expect(claimVmiDisks).toHaveBeenCalledWith(expect.anything(), 3, podA, launcher, 'v', 107, 107);
+});
+
+it.each([
+  ['kept', 'missing', PlugOutcome.UNCHANGED, ownerKept, []],
+  ['unchanged', 'missing', PlugOutcome.UNCHANGED, undefined, []],
+  ['absent', 'plugged-kept', PlugOutcome.CHANGED, ownerKept, ['v.img']],
+  ['absent', 'plugged', PlugOutcome.CHANGED, undefined, ['v.img']],
+  ['absent', 'missing', PlugOutcome.MISSING, undefined, []],
+] as const)('a plugged volume may keep its owner: %s, %s', async (owned, plugged, outcome, remark, names) => {
+  const helper = helperWith({ ownPlugged: async () => owned, plugFilesystem: async () => plugged });
+  const recorded = new Set<string>();
+  Object.assign(helper.pods, { withAttachment: (_plug: unknown, operation: () => unknown) => operation() });
+  const hotplugRecords = {
+    entries: () => [],
+    add: (_pod: unknown, name: string) => recorded.add(name),
+    remove: (_pod: unknown, name: string) => recorded.delete(name),
+  };
+  const call = invocation();
+  const plug = { ...refA, attachmentPodUid: podB, volume: 'v', kind: 'disk' } as const;
+  expect(await plugFilesystem(Object.assign(helper, { hotplugRecords }) as never, call, plug)).toEqual({
+    outcome,
+  });
+  expect([call.remark, [...recorded]]).toEqual([remark, names]);
 });
 
 it('tells a virtiofs socket that is not there yet from one that cannot be had', async () => {
