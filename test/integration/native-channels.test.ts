@@ -206,8 +206,12 @@ describe('unprivileged channels', () => {
     const script = `
       const native = require(process.argv[1]);
       const fd = native.listenUnix({ path: process.argv[2], type: 'stream', mode: 0o600, gid: process.getgid(), backlog: 1 });
-      const acceptor = native.acceptConnections(fd, () => {});
-      setTimeout(() => { console.log('active'); acceptor.stop(); }, 50);`;
+      const acceptor = native.acceptConnections(fd, (connection) => {
+        console.log('active');
+        require('node:fs').closeSync(connection);
+        acceptor.stop();
+      });
+      console.log('listening');`;
     const addon = createRequire(import.meta.url).resolve('../../build/Release/privsep.node');
     const child = spawn(process.execPath, ['-e', script, addon, join(directory, 's')]);
     cleanups.push(() => child.kill('SIGKILL'));
@@ -215,10 +219,12 @@ describe('unprivileged channels', () => {
     child.stdout.on('data', (bytes) => {
       output += String(bytes);
     });
+    // Nothing but the acceptor keeps it until this comes.
+    child.stdout.once('data', () => connect(join(directory, 's')).on('error', () => undefined));
     const [ended, settle] = once<number | null>('the process to end');
-    child.once('exit', (code) => settle(code));
+    child.once('close', (code) => settle(code));
     expect(await ended).toBe(0);
-    expect(output).toBe('active\n');
+    expect(output).toBe('listening\nactive\n');
   });
 
   it('ends cleanly in the middle of everything', async () => {
