@@ -2,11 +2,13 @@ import { readdirSync } from 'node:fs';
 import http from 'node:http';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { waitFor } from '../harness/pods/run.js';
+import { signal, waitFor } from '../harness/pods/run.js';
+import { ChildProcesses } from '../harness/system/child-processes.js';
+import type { ProgramName } from '../harness/system/programs.js';
 import { System } from '../harness/system/system.js';
 
-/** A leak of one descriptor a VM shows after few; 200 take their time on a small machine. */
-const cycles = Number(process.env['CHURN_VMS'] ?? 30);
+/** More than the slack of what is compared; 200 take two minutes on a small machine. */
+const cycles = Number(process.env['CHURN_VMS'] ?? 120);
 const together = 10;
 /** To the API server, kept for the next request. */
 const idleConnections = 4;
@@ -14,7 +16,10 @@ const idleConnections = 4;
 let system: System;
 
 beforeEach(async () => {
-  system = await System.create();
+  const NODE_OPTIONS = `--import ${new URL('../harness/system/tell-timers.mjs', import.meta.url).pathname}`;
+  system = await System.create((node) =>
+    ChildProcesses.create(node, { agent: { NODE_OPTIONS }, helper: { NODE_OPTIONS } }),
+  );
 });
 
 afterEach(async () => {
@@ -37,11 +42,18 @@ async function cycle(batch: number): Promise<void> {
   );
 }
 
-/** What a process holds, as the kernel counts it. */
-function held(which: 'agent' | 'helper') {
-  const pid = system[which]?.pid;
+/** What a process holds, as the kernel counts it, and its timers. */
+async function held(which: ProgramName) {
+  const pid = system[which]?.pid ?? 0;
   const count = (directory: string) => readdirSync(`/proc/${pid}/${directory}`).length;
-  return { descriptors: count('fd'), threads: count('task') };
+  return { descriptors: count('fd'), threads: count('task'), timers: await timers(which, pid) };
+}
+
+async function timers(which: ProgramName, pid: number): Promise<number> {
+  const from = system.logSize(which);
+  signal(pid, 'SIGUSR2');
+  const told = () => /^timers: (\d+)$/m.exec(system.log(which).slice(from))?.[1];
+  return Number(await waitFor(`the ${which} to tell its timers`, 30_000, told));
 }
 
 /** Series of the agent's metrics that name a VMI. */
@@ -63,8 +75,8 @@ it('AFT-070 after VM upon VM agent, helper and host hold what they held before',
   await system.startProduct();
   await cycle(0);
   const settled = async () => ({
-    agent: held('agent'),
-    helper: held('helper'),
+    agent: await held('agent'),
+    helper: await held('helper'),
     series: await series(),
     leftovers: await system.node.present(),
   });
@@ -83,6 +95,7 @@ it('AFT-070 after VM upon VM agent, helper and host hold what they held before',
       (['agent', 'helper'] as const).every(
         (which) =>
           last[which].threads <= base[which].threads &&
+          last[which].timers <= base[which].timers &&
           last[which].descriptors <= base[which].descriptors + idleConnections,
       )
     );

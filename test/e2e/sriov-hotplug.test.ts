@@ -20,7 +20,7 @@ it('AFT-046 AFT-049 NET-029 an SR-IOV device is plugged after the limit of locke
   let limits: NotedLimits | undefined;
   const running = await System.create(async (node) => {
     limits = await NotedLimits.create(node.root);
-    return ChildProcesses.create(node, limits.env);
+    return ChildProcesses.create(node, { helper: limits.env });
   });
   system = running;
   await running.startProduct();

@@ -7,6 +7,8 @@ import type { HarnessNode } from '../pods/node.js';
 import { run, start } from '../pods/run.js';
 import { agentUser, type Component, helperUser, type ProgramName, type Programs } from './programs.js';
 
+type MoreEnv = Readonly<Partial<Record<ProgramName, Readonly<Record<string, string>>>>>;
+
 export class ChildProcesses implements Programs {
   readonly apiHost = '127.0.0.1';
   readonly paths;
@@ -16,7 +18,7 @@ export class ChildProcesses implements Programs {
 
   private constructor(
     private readonly node: HarnessNode,
-    private readonly helperEnv: Readonly<Record<string, string>>,
+    private readonly moreEnv: MoreEnv,
   ) {
     const at = (name: string) => join(node.root, name);
     const inRun = (name: string) => join(node.root, 'run', name);
@@ -32,12 +34,9 @@ export class ChildProcesses implements Programs {
     };
   }
 
-  /** @param helperEnv more of the helper's environment */
-  static async create(
-    node: HarnessNode,
-    helperEnv: Readonly<Record<string, string>> = {},
-  ): Promise<ChildProcesses> {
-    const programs = new ChildProcesses(node, helperEnv);
+  /** @param moreEnv more of the environments */
+  static async create(node: HarnessNode, moreEnv: MoreEnv = {}): Promise<ChildProcesses> {
+    const programs = new ChildProcesses(node, moreEnv);
     mkdirSync(programs.product);
     await run('mount', ['--bind', repositoryRoot(), programs.product]);
     // Memory, as a node's /run is.
@@ -91,7 +90,7 @@ export class ChildProcesses implements Programs {
       env: {
         PATH: globalThis.process.env['PATH'] ?? '',
         MY_POD_IP: '10.244.2.2',
-        ...(which === 'helper' ? this.helperEnv : {}),
+        ...this.moreEnv[which],
       },
     });
     return { pid: process.pid, process };
