@@ -8,7 +8,7 @@ import type { ProgramName } from '../harness/system/programs.js';
 import { System } from '../harness/system/system.js';
 
 /** More than the slack of what is compared; 200 take two minutes on a small machine. */
-const cycles = Number(process.env['CHURN_VMS'] ?? 120);
+const cycles = Number(process.env['CHURN_VMS'] ?? 60);
 const together = 10;
 /** To the API server, kept for the next request. */
 const idleConnections = 4;
