@@ -47,6 +47,7 @@ import { NetworkStateStore } from './network/state.js';
 import { NotifyServer } from './notify/server.js';
 import { VmiController } from './reconcile/controller.js';
 import { HelperHypervisor } from './resources/hypervisor.js';
+import { stopInTime } from './stop.js';
 import { ImageChecksums } from './storage/checksums.js';
 import { HelperContainerDisks } from './storage/container-disks.js';
 import { HelperHotplugVolumes } from './storage/hotplug.js';
@@ -73,8 +74,8 @@ export interface AgentOptions {
 }
 
 /**
- * Runs until the signal aborts, then lets the passes under way finish and closes everything. VMs are not
- * touched by a stop.
+ * Runs until the signal aborts, then lets the passes under way finish, within a time, and closes everything. VMs
+ * are not touched by a stop.
  */
 export async function runAgent(options: AgentOptions, stop: AbortSignal): Promise<void> {
   const { flags, env, descriptors, log } = options;
@@ -353,17 +354,16 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
   }
 
   log.info('virt-agent is stopping: running VMs go on');
-  await queue.shutDown();
-  notify.stop();
-  connections.closeAll();
-  await Promise.all([
-    ...informers.map((informer) => informer.stop()),
-    ...background,
-    vsock.stop(),
-    checksums.stop(),
-  ]);
-  await events.stop();
-  await inspect.stop();
+  await stopInTime(
+    { timers, log },
+    () => queue.shutDown(),
+    () => {
+      notify.stop();
+      connections.closeAll();
+      const services = [vsock.stop(), checksums.stop(), events.stop(), inspect.stop()];
+      return [...informers.map((informer) => informer.stop()), ...background, ...services];
+    },
+  );
   rest.close();
 }
 

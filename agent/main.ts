@@ -70,9 +70,8 @@ function timelineFile(
 }
 
 main().then(
-  (code) => {
-    process.exitCode = code;
-  },
+  // Calls that do not end keep nobody waiting.
+  (code) => process.exit(code),
   (error) => {
     const wrongUse = error instanceof UsageError;
     process.stderr.write(

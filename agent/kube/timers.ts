@@ -38,6 +38,19 @@ export function sleep(timers: Timers, ms: number, signal: AbortSignal): Promise<
   });
 }
 
+/** What `promise` gives, or `late()` once the time is over. */
+export async function within<T>(timers: Timers, ms: number, promise: Promise<T>, late: () => T): Promise<T> {
+  let cancel = () => {};
+  const tooLate = new Promise<T>((resolve) => {
+    cancel = timers.after(ms, () => resolve(late()));
+  });
+  try {
+    return await Promise.race([promise, tooLate]);
+  } finally {
+    cancel();
+  }
+}
+
 export interface Deadline {
   readonly signal: AbortSignal;
   /** Stops the clock; the parent still aborts. */

@@ -34,7 +34,7 @@ export class WorkQueue {
   private readonly getters: ((key: string | undefined) => void)[] = [];
   private readonly limiter: ItemRateLimiter;
   private shuttingDown = false;
-  private readonly drained: (() => void)[] = [];
+  private readonly idle: (() => void)[] = [];
 
   constructor(
     private readonly timers: Timers,
@@ -90,8 +90,8 @@ export class WorkQueue {
   }
 
   /**
-   * The next key, oldest first; waits for one. Undefined once the queue is shut down and empty. Every key
-   * got must be given back with `done`.
+   * The next key, oldest first; waits for one. Undefined once the queue is shut down. Every key got must be
+   * given back with `done`.
    */
   get(): Promise<string | undefined> {
     const [key] = this.waiting;
@@ -108,20 +108,23 @@ export class WorkQueue {
     this.processing.delete(key);
     this.observer.done(key);
     if (this.again.delete(key)) this.enqueue(key);
-    if (this.shuttingDown) this.checkDrained();
+    if (this.shuttingDown) this.checkIdle();
   }
 
   /**
-   * Stops taking keys and drops the delayed ones. Keys already queued are still handed out; the promise
-   * resolves when all of them are done.
+   * Stops taking keys and drops those that wait or are delayed: the next agent lists all of them again. The
+   * promise resolves when those being processed are done.
    */
   shutDown(): Promise<void> {
     this.shuttingDown = true;
+    this.waiting.clear();
+    this.again.clear();
     for (const { cancel } of this.delayed.values()) cancel();
     this.delayed.clear();
+    for (const getter of this.getters.splice(0)) getter(undefined);
     return new Promise((resolve) => {
-      this.drained.push(resolve);
-      this.checkDrained();
+      this.idle.push(resolve);
+      this.checkIdle();
     });
   }
 
@@ -140,9 +143,8 @@ export class WorkQueue {
     this.observer.started(key);
   }
 
-  private checkDrained(): void {
-    if (this.waiting.size > 0 || this.processing.size > 0) return;
-    for (const getter of this.getters.splice(0)) getter(undefined);
-    for (const resolve of this.drained.splice(0)) resolve();
+  private checkIdle(): void {
+    if (this.processing.size > 0) return;
+    for (const resolve of this.idle.splice(0)) resolve();
   }
 }
