@@ -3,7 +3,7 @@ import { type VmiRef, vmiKey } from '../api/vmi.js';
 import { HelperError } from '../helper/errors.js';
 import type { HelperClient } from '../helper/helper-client.js';
 import type { LauncherPods } from '../helper/launcher-pods.js';
-import { sleep, type Timers } from '../kube/timers.js';
+import { sleep, type Timers, within } from '../kube/timers.js';
 import type { LauncherClients } from '../launcher/clients.js';
 import { podUidOfSocket } from '../launcher/sockets.js';
 import type { Logger } from '../log/log.js';
@@ -64,9 +64,11 @@ export class DomainWatcher implements NotifySink {
    */
   async start(signal: AbortSignal): Promise<void> {
     await this.options.pods.whenSynced(signal);
-    await Promise.all([this.listenEverywhere(), this.list()]);
+    // What is not made by then goes on being made.
+    const listening = within(this.options.timers, answerTimeoutMs, this.listenEverywhere(), () => undefined);
+    await Promise.all([listening, this.list()]);
     // Events that a launcher could not send before its listener existed are in the domain it shows now.
-    await this.within(answerTimeoutMs, this.resync(), () => undefined);
+    await within(this.options.timers, answerTimeoutMs, this.resync(), () => undefined);
   }
 
   /** Looks regularly until the signal aborts, after which nothing is delivered. Never throws. */
@@ -168,7 +170,7 @@ export class DomainWatcher implements NotifySink {
     const all = forEachLimited(records, concurrency, async (record) =>
       settle(record, await this.listRecord(record)),
     );
-    await this.within(answerTimeoutMs, all, () => undefined);
+    await within(this.options.timers, answerTimeoutMs, all, () => undefined);
     // Whoever has not been heard by now is asked again soon, and nobody waits for it.
     for (const record of [...open.keys()]) settle(record, this.notAnswering(record));
   }
@@ -196,24 +198,11 @@ export class DomainWatcher implements NotifySink {
       (domain): Answer => ({ domain }),
       (error: unknown): Answer => ({ error }),
     );
-    const first = await this.within(answerTimeoutMs, answer, () => ({
+    const first = await within(this.options.timers, answerTimeoutMs, answer, () => ({
       error: new Error('no answer in time'),
     }));
     if ('error' in first) this.log(record).debug(`launcher does not tell its domain: ${String(first.error)}`);
     return first;
-  }
-
-  /** What `promise` gives, or `late()` once the time is over. */
-  private async within<T>(ms: number, promise: Promise<T>, late: () => T): Promise<T> {
-    let cancel = () => {};
-    const tooLate = new Promise<T>((resolve) => {
-      cancel = this.options.timers.after(ms, () => resolve(late()));
-    });
-    try {
-      return await Promise.race([promise, tooLate]);
-    } finally {
-      cancel();
-    }
   }
 
   private async checkStaleRecord(record: GhostRecord): Promise<void> {

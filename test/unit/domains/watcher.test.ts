@@ -1,6 +1,9 @@
+import { create } from '@bufbuild/protobuf';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { SocketState } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
-import { FakeTimers } from '../kube/fake-timers.js';
+import { DomainWatcher } from '../../../agent/domains/watcher.js';
+import { toPodState } from '../../../agent/helper/pod-state.js';
+import { PodStateSchema, SocketState } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
+import { FakeTimers, settle } from '../kube/fake-timers.js';
 import { answering, domainJson, TestNode } from '../launcher/node.js';
 import { eventually, failure } from '../launcher/peers.js';
 import { LauncherSide } from '../notify/launcher-side.js';
@@ -87,6 +90,39 @@ describe('start', () => {
       expect([meta?.uid, meta?.deletionTimestamp]).toEqual([`u${i}`, undefined]);
     }
   }, 20_000);
+
+  it('WIRE-013 a helper that does not answer delays the start by 10 s and no more', async () => {
+    for (let i = 0; i < 100; i++) node.record(vmOf(i), `pod-${i}`);
+    const timers = new FakeTimers();
+    const never = () => new Promise<never>(() => undefined);
+    const watcher = new DomainWatcher({
+      helper: { markUnresponsive: never },
+      pods: {
+        get: (podUid) => toPodState(create(PodStateSchema, { podUid, launcherSocket: SocketState.PRESENT })),
+        whenSynced: async () => undefined,
+      },
+      clients: { domainOf: never, livenessOf: never },
+      notify: { ensure: never },
+      records: node.records,
+      store: node.store,
+      timers,
+      log: node.log,
+      resyncSeconds: 300,
+      watchdogSeconds: 30,
+    });
+    let started = false;
+    void watcher.start(new AbortController().signal).then(() => {
+      started = true;
+    });
+    for (const part of ['list', 'look again']) {
+      await settle();
+      expect([part, started]).toEqual([part, false]);
+      timers.advance(5_000);
+    }
+    await settle();
+    expect(started).toBe(true);
+    expect(statusOf('ns/vm99')).toBe('Unknown');
+  });
 
   it('REC-048 a record whose pod is gone gives a domain that is marked deleted and keeps its UID', async () => {
     node.record(ref, 'pod-gone');
