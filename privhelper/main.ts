@@ -287,7 +287,7 @@ function serve(
   void auditFile.protect();
   audit.started({ instance: instanceId, version: helper.instance.version });
   watcher.start();
-  const channel = serveTickets(native, ticketListener, tickets, policy, audit);
+  const channel = serveTickets(native, ticketListener, tickets, policy, audit, report);
   server.listen(rpcListener);
   operators.listen(operatorListener);
   const flush = setInterval(() => audit.flush(), auditFlushMs);

@@ -6,6 +6,8 @@ import { type CallFailure, exhausted, refusal, toFailure } from '../failure.js';
 import type { Policy } from '../policy/policy.js';
 import { type Tickets, ticketBytes } from './tickets.js';
 
+type Report = (message: string, error?: unknown) => void;
+
 const method = 'claim descriptor';
 const { EACCES, EINVAL, EIO } = constants.errno;
 
@@ -28,12 +30,13 @@ export function serveTickets(
   tickets: Tickets,
   { agentUid: uid }: Policy,
   audit: AuditLog,
+  report: Report,
 ): { stop(): void } {
   return native.serveDescriptors(
     listener,
     // One byte more than a ticket, so that a longer message is seen to be one.
     { maxBytes: ticketBytes + 1, timeoutMs: requestTimeoutMs, maxConnections, uid },
-    (request, peer, reply) => answer(request, peer, reply, { native, tickets, audit }),
+    (request, peer, reply) => answer(request, peer, reply, { native, tickets, audit, report }),
   );
 }
 
@@ -41,6 +44,8 @@ export interface Claiming {
   readonly native: Pick<Native, 'close'>;
   readonly tickets: Tickets;
   readonly audit: AuditLog;
+  /** Told of errors that are faults of the helper itself. */
+  readonly report: Report;
 }
 
 /** Answers one claim: status 0 and the descriptor, else an errno. */
@@ -48,7 +53,7 @@ export function answer(
   request: Uint8Array | RefusedRequest,
   peer: Peer,
   reply: (status: number, fd: number | null) => void,
-  { native, tickets, audit }: Claiming,
+  { native, tickets, audit, report }: Claiming,
 ): void {
   if (typeof request === 'string') {
     audit.refused({ method, peer }, refusals[request]);
@@ -72,7 +77,11 @@ export function answer(
   const claim = { id: owner.callId, method, peer, podUid: owner.podUid, vmiUid: owner.vmiUid };
   try {
     audit.begin(claim);
-  } catch {
+  } catch (error) {
+    report(
+      `${method} refused to process ${peer.pid} of uid ${peer.uid} for pod ${owner.podUid}: it cannot be audited`,
+      error,
+    );
     native.close(fd);
     reply(EIO, null);
     return;

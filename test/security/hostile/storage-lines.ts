@@ -33,16 +33,21 @@ function wrongArtifacts(field: string, ...paths: string[]) {
   return [field, change] as const;
 }
 
+function wrongVolumes(...names: string[]) {
+  return names.map(
+    (name) =>
+      [
+        'volume',
+        (request: { volume: string }) => {
+          request.volume = name;
+        },
+      ] as const,
+  );
+}
+
+const noLabels = wrongVolumes('', '..', 'a/b', 'Data');
 /** What every attachment container has beside its volumes. */
-const volumesOfNone = ['dev', 'path', 'proc', 'sys'].map(
-  (name) =>
-    [
-      'volume',
-      (request: { volume: string }) => {
-        request.volume = name;
-      },
-    ] as const,
-);
+const directoriesOfAll = wrongVolumes('dev', 'path', 'proc', 'sys');
 
 export const storageLines: readonly Line[] = [
   line(
@@ -168,7 +173,8 @@ export const storageLines: readonly Line[] = [
             request.attachmentPodUid = request.pod?.podUid ?? '';
           },
         ],
-        ...volumesOfNone,
+        ...noLabels,
+        ...directoriesOfAll,
         [
           'kind',
           (request) => {
@@ -190,7 +196,7 @@ export const storageLines: readonly Line[] = [
             request.attachmentPodUid = request.pod?.podUid ?? '';
           },
         ],
-        ...volumesOfNone,
+        ...noLabels,
       ],
     },
   ),
@@ -198,7 +204,7 @@ export const storageLines: readonly Line[] = [
   line(
     HotplugService.method.unplug,
     (target) => ({ ...pod(target), volume: claimVolume, kind: PlugKind.DISK }),
-    { uses: [launcher, plugged], wrong: volumesOfNone },
+    { uses: [launcher, plugged], wrong: noLabels },
   ),
   line(HotplugService.method.unplugAll, pod, { uses: [launcher, plugged] }),
 

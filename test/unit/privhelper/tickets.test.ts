@@ -90,14 +90,16 @@ describe('descriptor channel', () => {
       report: () => undefined,
     });
     const native = { close: (fd: number) => void closed.push(fd) };
+    const reports: unknown[][] = [];
     const replies: [number, number | null][] = [];
     const claim = (request: Parameters<typeof answer>[0], peer = agent) =>
       answer(request, peer, (status, fd) => replies.push([status, fd]), {
         native,
         tickets,
         audit,
+        report: (...report) => reports.push(report),
       });
-    return { tickets, closed, lines, replies, claim, audit };
+    return { tickets, closed, lines, replies, claim, audit, reports };
   }
 
   it('answers a ticket with its descriptor and audits the claim', () => {
@@ -141,12 +143,17 @@ describe('descriptor channel', () => {
   });
 
   it('keeps the descriptor from going out unaudited', () => {
-    const { tickets, replies, claim, closed, audit } = channel();
+    const { tickets, replies, claim, closed, audit, reports } = channel();
     const { value } = tickets.issue(7, owner);
+    const full = new Error('disk full');
     audit.begin = () => {
-      throw new Error('disk full');
+      throw full;
     };
     claim(value);
+    expect(reports).toEqual([[expect.stringContaining('claim descriptor refused'), full]]);
+    for (const named of [`process ${agent.pid} of uid ${agent.uid}`, podA]) {
+      expect(reports[0]?.[0]).toContain(named);
+    }
     expect(replies).toEqual([[constants.errno.EIO, null]]);
     expect(closed).toEqual([7]);
   });
