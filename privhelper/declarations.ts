@@ -88,6 +88,12 @@ export function methodName(method: DescMethod): string {
   return `${method.parent.name}.${method.name}`;
 }
 
+/** Of all methods that end by themselves, in milliseconds. */
+export function longestDeadlineMs(): number {
+  const methods = services.flatMap((service) => service.methods);
+  return Math.max(...methods.map((method) => declaredBy(method).deadlineMs));
+}
+
 /** Reads a method's declaration. Throws when it has none or an incomplete one. */
 export function declaredBy(method: DescMethod): Declared {
   const name = methodName(method);

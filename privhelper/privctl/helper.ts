@@ -6,12 +6,14 @@ import type { DescService } from '@bufbuild/protobuf';
 import { type Client, Code, ConnectError, createClient, type Transport } from '@connectrpc/connect';
 import { createConnectTransport, Http2SessionManager } from '@connectrpc/connect-node';
 import { FailureSchema } from '../../gen/virtprivsep/privhelper/v1/common_pb.js';
+import { longestDeadlineMs } from '../declarations.js';
 import { errnoOf } from '../failure.js';
 import { CommandError, exitCodes } from './output.js';
 
 const connectMs = 5000;
-/** More than the longest deadline of a method. */
-const callMs = 30_000;
+/** Beyond the longest deadline of a method, within which the helper itself gives up and says so. */
+const marginMs = 5000;
+export const callMs = longestDeadlineMs() + marginMs;
 
 export class HelperConnection {
   private constructor(

@@ -10,6 +10,7 @@ import {
   InspectedPodSchema,
 } from '../../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import { OperationReader } from '../../../privhelper/audit/operations.js';
+import { declaredBy, services } from '../../../privhelper/declarations.js';
 import {
   helperFindings,
   kernelFindings,
@@ -22,8 +23,14 @@ import { selector, sinceTime } from '../../../privhelper/privctl/commands/audit.
 import { findMethod } from '../../../privhelper/privctl/commands/describe.js';
 import { commands } from '../../../privhelper/privctl/commands.js';
 import { bashCompletion, commandHelp, overview } from '../../../privhelper/privctl/help.js';
+import { callMs } from '../../../privhelper/privctl/helper.js';
 import { age, bytes, CommandError, printable, table } from '../../../privhelper/privctl/output.js';
 import { podA, podB, vmiA, vmiB } from './fakes.js';
+
+it('a call may take as long as its method declares', () => {
+  const deadlines = services.flatMap(({ methods }) => methods.map((method) => declaredBy(method).deadlineMs));
+  expect(Math.max(...deadlines)).toBeLessThan(callMs);
+});
 
 describe('tables', () => {
   it('align, mark what is empty and leave out what nobody has', () => {
