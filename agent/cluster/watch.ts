@@ -30,14 +30,16 @@ export class ClusterConfigWatch {
   delete(): void {}
 
   #read(object: KubeObject): void {
+    let read: ClusterConfig;
     try {
-      const read = parseClusterConfig(object);
-      // The object changes for many reasons that are not the agent's.
-      if (isDeepStrictEqual(read, this.#current)) return;
-      this.#current = read;
-      this.onChange();
+      read = parseClusterConfig(object);
     } catch (error) {
       this.log.error('the KubeVirt object is not valid; the configuration before stays in force', error);
+      return;
     }
+    // The object changes for many reasons that are not the agent's.
+    if (isDeepStrictEqual(read, this.#current)) return;
+    this.#current = read;
+    this.onChange();
   }
 }

@@ -183,4 +183,17 @@ describe('ClusterConfigWatch', () => {
     watch.update(kubevirt({}, '4'), kubevirt({}, '5'));
     expect(changes).toEqual(['LiveMigrate', 'None']);
   });
+
+  it('does not take a failure of those who are told for one of the object', () => {
+    const lines: string[] = [];
+    const failure = new Error('queue is broken');
+    const watch = new ClusterConfigWatch(testLogger(lines), () => {
+      throw failure;
+    });
+    expect(() => watch.add(kubevirt({ evictionStrategy: 'LiveMigrate' }, '1'))).toThrow(failure);
+    expect(watch.current().evictionStrategy).toBe('LiveMigrate');
+    expect(lines).toEqual([]);
+    watch.add(kubevirt({ evictionStrategy: 7 }, '2'));
+    expect(lines.join('')).toContain('not valid');
+  });
 });
