@@ -5,16 +5,14 @@ import type {
   ExplainResponseSchema,
 } from '../../gen/virtprivsep/privhelper/v1/inspect_pb.js';
 import type { Subject } from '../dispatch.js';
-import { type CallFailure, errnoOf, malformed, toFailure } from '../failure.js';
+import { type CallFailure, malformed, toFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
 import type { Invocation } from '../invocation.js';
+import { meansGone } from '../pods/registry.js';
 import type { Named, PodRef } from '../policy/check.js';
 import type { ExplainedCall } from '../policy/requests.js';
 
 type Step = MessageInitShape<typeof ExplainedStepSchema>;
-
-/** Failures of pinning that mean: nobody listens there (any more). */
-const gone = new Set(['ENOENT', 'ECONNREFUSED', 'ESRCH']);
 
 export async function explain(
   helper: Helper,
@@ -66,18 +64,24 @@ export async function explain(
           `process ${pid} of uid ${uid} listens and is in the pod's cgroup; it is ${pinned ? '' : 'not yet '}pinned`,
       );
     } catch (error) {
-      const records = recordsFor(helper, entry.subject);
-      if (records === undefined || !gone.has(errnoOf(error))) throw error;
-      return `nobody listens; ${records.names(pod) ? 'the mount record names the pod' : 'no mount record names the pod, so nothing is done'}`;
+      const standIn = recordsFor(helper, entry.subject);
+      if (standIn === undefined || !meansGone(error)) throw error;
+      const { noun, records } = standIn;
+      return `nobody listens; ${records.names(pod) ? `the ${noun} names the pod` : `no ${noun} names the pod, so nothing is done`}`;
     }
   });
   return answer();
 }
 
 /** The records that stand in for a launcher that is gone. */
-function recordsFor(helper: Helper, subject: Subject): { names(pod: PodRef): boolean } | undefined {
-  if (subject === 'launcher or record') return helper.records;
-  return subject === 'launcher or hotplug record' ? helper.hotplugRecords : undefined;
+function recordsFor(
+  helper: Helper,
+  subject: Subject,
+): { readonly noun: string; readonly records: { names(pod: PodRef): boolean } } | undefined {
+  if (subject === 'launcher or record') return { noun: 'mount record', records: helper.records };
+  return subject === 'launcher or hotplug record'
+    ? { noun: 'record of hot-plugged volumes', records: helper.hotplugRecords }
+    : undefined;
 }
 
 function decode(method: DescMethod, request: Uint8Array): MessageShape<DescMethod['input']> {

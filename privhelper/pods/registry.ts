@@ -58,8 +58,12 @@ export interface RegistryOptions {
   readonly onExit: (podUid: string) => void;
 }
 
-/** Failures of pinning that mean: nobody listens there (any more). */
 const gone = new Set(['ENOENT', 'ECONNREFUSED', 'ESRCH']);
+
+/** Whether this failure of pinning means that nobody listens there (any more). */
+export function meansGone(error: unknown): boolean {
+  return gone.has(errnoOf(error));
+}
 
 export class PodRegistry {
   private readonly entries = new Map<string, Entry>();
@@ -136,7 +140,7 @@ export class PodRegistry {
       try {
         ({ pin } = await this.obtain(invocation, pod));
       } catch (error) {
-        if (!gone.has(errnoOf(error))) throw error;
+        if (!meansGone(error)) throw error;
         return operation(null);
       }
       return pin.use(operation);

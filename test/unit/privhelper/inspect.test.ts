@@ -242,6 +242,24 @@ describe('explain', () => {
     });
     await expect(steps(helper, request, 'PodService.Format')).rejects.toThrow('no PodService.Format');
   });
+
+  it.each([
+    ['StorageService.UnmountContainerDisks', 'records', 'mount record'],
+    ['HotplugService.UnplugAll', 'hotplugRecords', 'record of hot-plugged volumes'],
+  ] as const)('%s: says which record stands in for the launcher', async (method, kept, noun) => {
+    const { helper, launchers } = setUp();
+    launchers.pin = () => Promise.reject(nativeError('ECONNREFUSED'));
+    const request = identifyRequest(refA);
+    const finding = async (named: boolean) => {
+      const [records, hotplugRecords] = [kept === 'records', kept !== 'records'].map((asked) => ({
+        names: () => asked === named,
+      }));
+      const knowing = { ...helper, records, hotplugRecords } as unknown as Helper;
+      return (await explain(knowing, invocation(), { method, request })).steps?.at(-1)?.finding;
+    };
+    expect(await finding(true)).toBe(`nobody listens; the ${noun} names the pod`);
+    expect(await finding(false)).toBe(`nobody listens; no ${noun} names the pod, so nothing is done`);
+  });
 });
 
 describe('dispatch table', () => {
