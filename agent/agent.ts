@@ -39,6 +39,7 @@ import { PodFacts } from './launcher/pod-facts.js';
 import { podUidOfSocket } from './launcher/sockets.js';
 import type { Logger } from './log/log.js';
 import { RegistryLoopMetrics } from './metrics/loop-metrics.js';
+import { RegistryNotifyMetrics } from './metrics/notify-metrics.js';
 import { QueueMetrics } from './metrics/queue-metrics.js';
 import { Registry } from './metrics/registry.js';
 import { PodNetStat } from './network/pod-netstat.js';
@@ -166,7 +167,7 @@ export async function runAgent(options: AgentOptions, stop: AbortSignal): Promis
     sink: { domainEvent: (type, vmi, domain) => watcher.domainEvent(type, vmi, domain) },
     recorder: events,
     vmis: globalVmis,
-    metrics: { eventRefused: () => {} },
+    metrics: new RegistryNotifyMetrics(metrics),
     clock: timers,
     log,
   });

@@ -1,9 +1,8 @@
 import { readdirSync } from 'node:fs';
-import http from 'node:http';
-import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { signal, waitFor } from '../harness/pods/run.js';
 import { ChildProcesses } from '../harness/system/child-processes.js';
+import { agentMetrics } from '../harness/system/metrics.js';
 import type { ProgramName } from '../harness/system/programs.js';
 import { System } from '../harness/system/system.js';
 
@@ -57,18 +56,8 @@ async function timers(which: ProgramName, pid: number): Promise<number> {
 }
 
 /** Series of the agent's metrics that name a VMI. */
-function series(): Promise<string[]> {
-  return new Promise((resolve, reject) => {
-    const socketPath = join(system.privateDir, 'agent.sock');
-    const request = http.get({ socketPath, path: '/metrics' }, (response) => {
-      let text = '';
-      response.on('data', (chunk) => {
-        text += chunk;
-      });
-      response.on('end', () => resolve(text.split('\n').filter((line) => line.includes('namespace="'))));
-    });
-    request.on('error', reject);
-  });
+async function series(): Promise<string[]> {
+  return (await agentMetrics(system)).split('\n').filter((line) => line.includes('namespace="'));
 }
 
 it('AFT-070 after VM upon VM agent, helper and host hold what they held before', async () => {
