@@ -7,10 +7,13 @@ import { runAgent } from './agent.js';
 import { logLevelOf, parseFlags, UsageError, usage } from './flags.js';
 import { NativeDescriptorChannel } from './helper/descriptors.js';
 import { timelineCommand, timelineUsage } from './inspect/timeline-command.js';
-import { createLogger, type Logger } from './log/log.js';
-import type { TimelineStep, VmiTimeline } from './timeline/timeline.js';
+import { systemTimers, within } from './kube/timers.js';
+import { createLogger } from './log/log.js';
+import { TimelineFile } from './timeline/file.js';
 
 const descriptorClaimMs = 5_000;
+/** For steps that wait to be written to the timeline file when the agent stops. */
+const timelineCloseMs = 1_000;
 
 /** Exit codes: 0 stopped, 1 broken, 2 wrong use. */
 async function main(): Promise<number> {
@@ -37,6 +40,10 @@ async function main(): Promise<number> {
   const native = loadNative();
   native.lockDown({ privileged: false });
 
+  const timeline =
+    flags.timelineFile === undefined
+      ? undefined
+      : new TimelineFile(createWriteStream(flags.timelineFile, { flags: 'a' }), log);
   const stop = new AbortController();
   for (const signal of ['SIGTERM', 'SIGINT'] as const) process.once(signal, () => stop.abort());
   await runAgent(
@@ -49,24 +56,13 @@ async function main(): Promise<number> {
       setVerbosity: (verbosity) => {
         level = verbosity === undefined ? flags.logLevel : logLevelOf(verbosity);
       },
-      onStep: timelineFile(flags.timelineFile, log),
+      onStep: (of, step) => timeline?.step(of, step),
     },
     stop.signal,
   );
+  if (timeline !== undefined)
+    await within(systemTimers(), timelineCloseMs, timeline.close(), () => undefined);
   return 0;
-}
-
-/** Writes each step as a JSON line to the file, if one is wanted. */
-function timelineFile(
-  file: string | undefined,
-  log: Logger,
-): (timeline: VmiTimeline, step: TimelineStep) => void {
-  if (file === undefined) return () => {};
-  const out = createWriteStream(file, { flags: 'a' });
-  out.on('error', (error) => log.warning(`the timeline is not written to ${file}`, error));
-  return ({ vmi }, step) => {
-    out.write(`${JSON.stringify({ ...vmi, ...step })}\n`);
-  };
 }
 
 main().then(
