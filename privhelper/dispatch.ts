@@ -189,7 +189,7 @@ export const subjectWords: Readonly<Record<Subject, readonly string[]>> = {
 
 interface Line {
   readonly subject: Subject;
-  readonly words: readonly string[];
+  readonly words: Check<never, Named>['words'];
   readonly parse: Check<never, Named>['parse'];
   readonly audited: Check<never, never>['audited'];
 }

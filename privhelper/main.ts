@@ -246,7 +246,7 @@ function serve(
       id: instanceId,
       version: readVersion(),
       startedAt: new Date(),
-      methods: describeAll(methods.operators),
+      methods: describeAll(methods.operators, policy),
       policy: described,
       threads: readThreads,
     },

@@ -2,10 +2,13 @@
 // the built helper. With --check, fails when the document is not what it should be.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { inspection, subjectWords, table } from '../dist/privhelper/dispatch.js';
+import { createPolicy } from '../dist/privhelper/policy/policy.js';
 import { capabilityNames, namespaceNames } from '../dist/privhelper/privctl/commands/describe.js';
 import { declareAll } from '../dist/privhelper/server/routes.js';
 
 const file = 'docs/security.md';
+/** Limits are those of a helper without a policy file. */
+const policy = createPolicy();
 
 function rows(entries) {
   return declareAll(entries).map(({ entry, declared: { name, declaration, deadlineMs } }) => {
@@ -15,7 +18,7 @@ function rows(entries) {
       namespaceNames(declaration) || '–',
       declaration.changes,
       entry.subject,
-      entry.words.join('; ') || '–',
+      entry.words(policy).join('; ') || '–',
       deadlineMs === 0 ? 'stream' : `${deadlineMs / 1000} s`,
     ];
     return `| ${cells.join(' | ')} |`;

@@ -40,7 +40,8 @@ export async function explain(
   await step('request', () => {
     const message = decode(entry.method, request);
     named = entry.parse(helper.policy, message as never);
-    return entry.words.length === 0 ? 'nothing to check' : entry.words.join('; ');
+    const words = entry.words(helper.policy);
+    return words.length === 0 ? 'nothing to check' : words.join('; ');
   });
   if (entry.subject === 'helper' || failure !== undefined) return answer();
   const pod: PodRef = { podUid: named.podUid ?? '', vmiUid: named.vmiUid ?? '' };

@@ -15,8 +15,8 @@ export interface Named {
 }
 
 export interface Check<Request, Checked extends Named> {
-  /** What is checked, in order, in words. */
-  readonly words: readonly string[];
+  /** What is checked under a policy, in order, in words. */
+  words(policy: Policy): readonly string[];
   /** Pure. Throws a CallFailure that names the field at fault. */
   parse(policy: Policy, request: Request): Checked;
   /** The arguments that the audit log records, besides pod and VMI. */

@@ -28,10 +28,10 @@ export interface DeviceClaim extends PodRef {
 }
 
 export const claim: Check<ClaimRequest, DeviceClaim> = {
-  words: [
+  words: ({ maxDevices, maxBlockVolumes }) => [
     ...podRefWords,
-    "at most 16 devices, each one that policy lists, none twice; path and numbers are constants or the kernel's",
-    'at most 256 block volumes, DNS labels, none twice',
+    `at most ${maxDevices} devices, each one that policy lists, none twice; path and numbers are constants or the kernel's`,
+    `at most ${maxBlockVolumes} block volumes, DNS labels, none twice`,
     "nodes are of the launcher's own /dev, never of the host's",
   ],
   parse(policy, request) {
@@ -62,9 +62,9 @@ export interface DevicePolicyRequest extends PodRef {
 }
 
 export const setPolicy: Check<SetPolicyRequest, DevicePolicyRequest> = {
-  words: [
+  words: ({ maxBlockVolumes }) => [
     ...podRefWords,
-    'at most 256 block volumes, DNS labels, none twice',
+    `at most ${maxBlockVolumes} block volumes, DNS labels, none twice`,
     "rules come from what the launcher's /dev shows and the helper has plugged, never from the request",
     'character devices of listed classes only; no block device that the host has mounted or swaps to',
   ],

@@ -28,7 +28,7 @@ const filesystemKinds: ReadonlyMap<Kind, PlugKind> = new Map([
 const volumeWords = 'volume is a DNS label';
 
 export const plugFilesystem: Check<PlugFilesystemRequest, FilesystemPlug> = {
-  words: [
+  words: () => [
     ...podRefWords,
     ...attachmentWords,
     `${volumeWords} and none of dev, path, proc, sys`,
@@ -53,7 +53,7 @@ export interface BlockPlug extends AttachmentRef {
 }
 
 export const plugBlock: Check<PlugBlockRequest, BlockPlug> = {
-  words: [
+  words: () => [
     ...podRefWords,
     ...attachmentWords,
     volumeWords,
@@ -81,7 +81,7 @@ const kinds: ReadonlyMap<Kind, UnplugRef['kind']> = new Map<Kind, UnplugRef['kin
 ]);
 
 export const unplug: Check<UnplugRequest, UnplugRef> = {
-  words: [...podRefWords, volumeWords, 'kind is a known one'],
+  words: () => [...podRefWords, volumeWords, 'kind is a known one'],
   parse(_policy, request) {
     const pod = parsePodRef(request.pod);
     const volume = dnsLabelField('volume', request.volume);

@@ -24,8 +24,8 @@ import { entryText } from './sockets.js';
 /** Kernel and initrd. */
 const maxKernelArtifacts = 2;
 
-const imagePathWords =
-  'image_path has at most 4096 bytes and no NUL; it is resolved inside the image only, to a regular file';
+const imagePathWords = ({ maxImagePathBytes }: Policy) =>
+  `image_path has at most ${maxImagePathBytes} bytes and no NUL; it is resolved inside the image only, to a regular file`;
 
 function parseVolumeIndex(field: string, policy: Policy, value: number): number {
   return integerField(field, value, 0, policy.maxVolumeIndex);
@@ -50,9 +50,9 @@ export interface ImageContainers extends PodRef {
 }
 
 export const statContainerDisks: Check<StatContainerDisksRequest, ImageContainers> = {
-  words: [
+  words: ({ maxVolumeIndex }) => [
     ...podRefWords,
-    'at most 1000 volume_indexes, each at most 999, none twice; at least one container is named',
+    `at most ${maxVolumeIndex + 1} volume_indexes, each at most ${maxVolumeIndex}, none twice; at least one container is named`,
   ],
   parse(policy, request) {
     const pod = parsePodRef(request.pod);
@@ -77,10 +77,10 @@ export interface ImageMounts extends PodRef {
 }
 
 export const mountContainerDisks: Check<MountContainerDisksRequest, ImageMounts> = {
-  words: [
+  words: (policy) => [
     ...podRefWords,
-    'at most 256 disks and 2 kernel_artifacts, at least one of them; volume_index is at most 999, none twice',
-    imagePathWords,
+    `at most ${policy.maxMountsPerVmi} disks and ${maxKernelArtifacts} kernel_artifacts, at least one of them; volume_index is at most ${policy.maxVolumeIndex}, none twice`,
+    imagePathWords(policy),
     'so is a kernel artifact; its last element, which names the mount point, is neither empty nor . or .., none twice',
   ],
   parse(policy, request) {
@@ -137,10 +137,10 @@ function parseContainer(policy: Policy, container: OpenContainerDiskRequest['con
 }
 
 export const openContainerDisk: Check<OpenContainerDiskRequest, ImageRef> = {
-  words: [
+  words: (policy) => [
     ...podRefWords,
-    'volume_index is at most 999, or the kernel-boot container is named, with an image_path',
-    imagePathWords,
+    `volume_index is at most ${policy.maxVolumeIndex}, or the kernel-boot container is named, with an image_path`,
+    imagePathWords(policy),
   ],
   parse(policy, request) {
     const pod = parsePodRef(request.pod);
@@ -190,7 +190,7 @@ function isoEntry(iso: StatIsoRequest['iso']): VolumeEntry {
 }
 
 export const statIso: Check<StatIsoRequest, IsoRef> = {
-  words: [
+  words: () => [
     ...podRefWords,
     'namespace and volume names are DNS labels, the name of the VMI is a DNS subdomain',
     'below the volume nothing is a link or a mount, and the image is a regular file',

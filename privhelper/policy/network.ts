@@ -41,7 +41,7 @@ const migrationSides: ReadonlyMap<MigrationSide, PasstRepair['side']> = new Map(
 ]);
 
 export const repairPasst: Check<RepairPasstRequest, PasstRepair> = {
-  words: [
+  words: () => [
     ...podRefWords,
     'side is source or target; volume, directory and name of the socket are constants',
     "its listener is in the pod's cgroup; what it hands over are TCP sockets of the pod's network namespace",
@@ -60,13 +60,13 @@ const defaultIpv4 = '10.0.2.0/24';
 const defaultIpv6 = 'fd10:0:2::/120';
 
 export const apply: Check<ApplyRequest, NetworkSetup> = {
-  words: [
+  words: ({ maxAttachments, maxInterfaceIndex, maxQueues, maxForwardedPorts }) => [
     ...podRefWords,
-    'at most 64 attachments and 64 detachments; no network, pod interface or tap twice; one primary, one masquerade',
+    `at most ${maxAttachments} attachments and ${maxAttachments} detachments; no network, pod interface or tap twice; one primary, one masquerade`,
     'names of networks have at most 240 letters, digits, - and _; pod interfaces are link names, never lo, and derived names fit 15 bytes',
-    'index at most 99, queues at most 256',
+    `index at most ${maxInterfaceIndex}, queues at most ${maxQueues}`,
     'masquerade networks are private or unique-local and have room for two hosts',
-    'at most 1024 forwarded ports, 1..65535, TCP, UDP or SCTP',
+    `at most ${maxForwardedPorts} forwarded ports, 1..65535, TCP, UDP or SCTP`,
     'DHCP records: addresses, routes and link address are parsed and written anew by the helper',
     'taps belong to root only when the launcher itself runs as root, else to the configured user',
     'passt lets the configured group ping, and no other',

@@ -18,24 +18,24 @@ export function parsePodRef(pod: PodRefMessage | undefined): PodRef {
 export const podRefWords = ['pod_uid and vmi_uid are canonical UUIDs'] as const;
 
 /** Requests without fields. */
-export const empty: Check<unknown, Named> = { words: [], parse: nothing, audited: nothing };
+export const empty: Check<unknown, Named> = { words: () => [], parse: nothing, audited: nothing };
 
 /** Requests without fields that look at every launcher. */
 export const everyLauncher: Check<unknown, Named> = {
   ...empty,
-  words: ['each launcher is checked as if it were named; one that fails is listed with the reason'],
+  words: () => ['each launcher is checked as if it were named; one that fails is listed with the reason'],
 };
 
 /** Requests with a pod and nothing else. */
 export const podOnly: Check<{ pod?: PodRefMessage | undefined }, PodRef> = {
-  words: podRefWords,
+  words: () => podRefWords,
   parse: (_policy, request) => parsePodRef(request.pod),
   audited: nothing,
 };
 
 /** Requests with a pod UID and nothing else. */
 export const podUid: Check<{ podUid: string }, { readonly podUid: string }> = {
-  words: ['pod_uid is a canonical UUID'],
+  words: () => ['pod_uid is a canonical UUID'],
   parse: (_policy, request) => ({ podUid: uuidField('pod_uid', request.podUid) }),
   audited: nothing,
 };
@@ -46,7 +46,7 @@ export interface ExplainedCall extends Named {
 }
 
 export const explain: Check<ExplainRequest, ExplainedCall> = {
-  words: ['method is a method of the helper; the request is decoded and checked, never carried out'],
+  words: () => ['method is a method of the helper; the request is decoded and checked, never carried out'],
   parse(_policy, { method, request }) {
     if (!/^[A-Za-z]{1,64}\.[A-Za-z]{1,64}$/.test(method)) throw malformed('method', 'not Service.Method');
     return { method, request };

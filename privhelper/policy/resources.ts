@@ -30,7 +30,7 @@ export interface MemlockTarget extends PodRef {
 }
 
 export const setMemlock: Check<SetMemlockRequest, MemlockTarget> = {
-  words: [
+  words: () => [
     ...podRefWords,
     'process is virtqemud or QEMU',
     "virtqemud is a child of the launcher, QEMU of the launcher's parent; it lives and is in the pod's cgroup",
@@ -49,7 +49,7 @@ export interface EmulatorCpus extends PodRef {
 }
 
 export const isolateEmulator: Check<IsolateEmulatorRequest, EmulatorCpus> = {
-  words: [
+  words: () => [
     ...podRefWords,
     'at most 101 CPUs in 0..8191, none twice',
     "the launcher's cgroup is in the pod's and has these CPUs; only its threads are moved, into a child with a constant name",
@@ -69,7 +69,7 @@ export interface RealtimeVcpus extends PodRef {
 const qemuWords = "QEMU is a child of the launcher's parent, lives and is in the pod's cgroup";
 
 export const scheduleVcpus: Check<ScheduleVcpusRequest, RealtimeVcpus> = {
-  words: [
+  words: () => [
     ...podRefWords,
     'at most 1024 vCPUs in 0..1023, none twice',
     qemuWords,
@@ -87,7 +87,7 @@ export interface PitSettings extends PodRef {
 }
 
 export const affinePit: Check<AffinePitRequest, PitSettings> = {
-  words: [
+  words: () => [
     ...podRefWords,
     qemuWords,
     "the thread is the kernel's own and named after that process; its CPUs become those of vCPU 0, policy and priority are constants",

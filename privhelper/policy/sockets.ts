@@ -83,10 +83,10 @@ const placedSockets: ReadonlyMap<PodSocket, PlacedSocket> = new Map<PodSocket, P
 ]);
 
 export const connect: Check<ConnectRequest, SocketRef> = {
-  words: [
+  words: ({ maxVolumeIndex }) => [
     ...podRefWords,
     'socket is a listed one; its volume, directory and name are derived by the helper',
-    'index is a USB slot up to 3 or a volume index up to 999, and 0 for other sockets',
+    `index is a USB slot up to 3 or a volume index up to ${maxVolumeIndex}, and 0 for other sockets`,
     'source_vmi_uid is a canonical UUID for migration sockets, and empty for others',
     "below the volume nothing is a link or a mount; the listener, unless it has exited, is in the pod's cgroup",
   ],
@@ -126,7 +126,7 @@ export function attachmentPodUidField(pod: PodRef, value: string): string {
 }
 
 export const connectAttachment: Check<ConnectAttachmentRequest, AttachmentRef> = {
-  words: [...podRefWords, ...attachmentWords],
+  words: () => [...podRefWords, ...attachmentWords],
   parse(_policy, request) {
     const pod = parsePodRef(request.pod);
     return { ...pod, attachmentPodUid: attachmentPodUidField(pod, request.attachmentPodUid) };
@@ -150,7 +150,7 @@ const listenerEntries: ReadonlyMap<PodListener, (vmiUid: string) => VolumeEntry>
 
 /** Requests of Listen and CloseListener. */
 export const listener: Check<Pick<ListenRequest, 'pod' | 'listener'>, ListenerRef> = {
-  words: [...podRefWords, 'listener is a listed one; its directory and name are derived by the helper'],
+  words: () => [...podRefWords, 'listener is a listed one; its directory and name are derived by the helper'],
   parse(_policy, request) {
     const pod = parsePodRef(request.pod);
     const entry = listenerEntries.get(request.listener)?.(pod.vmiUid);
@@ -163,7 +163,9 @@ export const listener: Check<Pick<ListenRequest, 'pod' | 'listener'>, ListenerRe
 
 /** A request without fields: everything is a constant. */
 export const listenVsock: Check<unknown, Named> = {
-  words: ['CID 2, port 1 and the device /dev/vhost-vsock, char 10:241, are constants; one socket at a time'],
+  words: () => [
+    'CID 2, port 1 and the device /dev/vhost-vsock, char 10:241, are constants; one socket at a time',
+  ],
   parse: () => ({}),
   audited: () => ({ listener: 'vsock 2:1' }),
 };
@@ -173,7 +175,7 @@ export interface VirtiofsRef extends PodRef {
 }
 
 export const claimVirtiofs: Check<ClaimVirtiofsRequest, VirtiofsRef> = {
-  words: [
+  words: () => [
     ...podRefWords,
     'filesystem is a DNS label',
     'below the volume nothing is a link or a mount, and the entry is a socket',

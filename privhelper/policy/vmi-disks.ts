@@ -23,7 +23,7 @@ export interface HostDisk extends PodRef {
 }
 
 export const ensureHostDisk: Check<EnsureHostDiskRequest, HostDisk> = {
-  words: [
+  words: () => [
     ...podRefWords,
     'volume is a DNS label; file_name is one path element or empty',
     'capacity_bytes and reserve_bytes are at most 2^60, tolerance_percent at most 100',
@@ -45,7 +45,7 @@ export interface Volume extends PodRef {
 }
 
 export const claimVolumeDirectory: Check<ClaimVolumeDirectoryRequest, Volume> = {
-  words: [
+  words: () => [
     ...podRefWords,
     'volume is a DNS label',
     "the directory is a mount of its own below vmi-disks and the root of a mount in kubelet's directory of the pod",

@@ -185,9 +185,11 @@ export const commands: readonly Command[] = [
     name: 'describe',
     synopsis: 'describe [METHOD]',
     summary: 'methods with capabilities, namespaces, effect and checks',
-    details: ['Works without the helper.'],
+    details: [
+      'Works without the helper: limits are the default ones, or those of the file that --policy names.',
+    ],
     arity: [0, 1],
-    options: [],
+    options: ['policy'],
     completes: 'methods',
     run: describe,
   },

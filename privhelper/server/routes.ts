@@ -11,6 +11,7 @@ import { type Declared, declaredBy } from '../declarations.js';
 import { type Entry, subjectWords, type UnaryEntry } from '../dispatch.js';
 import type { CallFailure } from '../failure.js';
 import type { Helper } from '../helper.js';
+import type { Policy } from '../policy/policy.js';
 import type { Calls, CheckedRequest } from './calls.js';
 
 /** What the connection knows of a request. */
@@ -52,12 +53,13 @@ export function declareAll(entries: readonly Entry[], withheld = 0n): readonly D
   });
 }
 
-export function describeAll(entries: readonly DeclaredEntry[]): readonly MethodDescription[] {
+/** With the limits of the policy. */
+export function describeAll(entries: readonly DeclaredEntry[], policy: Policy): readonly MethodDescription[] {
   return entries.map(({ entry, declared }) =>
     create(MethodDescriptionSchema, {
       method: `${entry.method.parent.typeName}.${entry.method.name}`,
       declaration: declared.declaration,
-      checks: [...entry.words, ...subjectWords[entry.subject]],
+      checks: [...entry.words(policy), ...subjectWords[entry.subject]],
     }),
   );
 }

@@ -11,9 +11,11 @@ import {
   MethodDescriptionSchema,
 } from '../../../gen/virtprivsep/privhelper/v1/helper_pb.js';
 import { table as agentTable, inspection } from '../../dispatch.js';
+import { createPolicy } from '../../policy/policy.js';
 import { type DeclaredEntry, declareAll, describeAll } from '../../server/routes.js';
 import { CommandError, exitCodes, table } from '../output.js';
 import type { Session } from '../session.js';
+import { readOverrides } from './policy.js';
 
 /** Every method, the agent's first. */
 export function allMethods(): readonly DeclaredEntry[] {
@@ -57,7 +59,9 @@ export function namespaceNames({ enters }: Declaration): string {
 export async function describe(session: Session): Promise<void> {
   const [name] = session.args;
   const chosen = name === undefined ? allMethods() : [findMethod(name)];
-  const described = describeAll(chosen);
+  const { policyFile } = session.options;
+  const policy = createPolicy(policyFile === undefined ? {} : readOverrides(policyFile));
+  const described = describeAll(chosen, policy);
   if (session.json) {
     const options = { alwaysEmitImplicit: true };
     session.value({

@@ -59,13 +59,17 @@ async function running(session: Session): Promise<{ source: string; values: Desc
   return { source: `the running helper, process ${helper.pid}`, values };
 }
 
-function ofFile(path: string): { source: string; values: DescribedSetting[] } {
-  let overrides: ReturnType<typeof readPolicyFile>;
+/** What a policy file says. Throws a CommandError when the helper would not use it. */
+export function readOverrides(path: string): ReturnType<typeof readPolicyFile> {
   try {
-    overrides = readPolicyFile(path);
+    return readPolicyFile(path);
   } catch (error) {
     throw new CommandError(exitCodes.failed, (error as Error).message);
   }
+}
+
+function ofFile(path: string): { source: string; values: DescribedSetting[] } {
+  const overrides = readOverrides(path);
   const values = describePolicy(createPolicy(overrides), overrides, {});
   return { source: `a helper that is started with ${path}`, values };
 }

@@ -6,6 +6,7 @@ import { PodService } from '../../../gen/virtprivsep/privhelper/v1/pod_pb.js';
 import { StorageService } from '../../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import { declaredBy, methodName, services } from '../../../privhelper/declarations.js';
 import { assertComplete, inspection, table } from '../../../privhelper/dispatch.js';
+import { createPolicy } from '../../../privhelper/policy/policy.js';
 import { declareAll, describeAll } from '../../../privhelper/server/routes.js';
 
 describe('dispatch table', () => {
@@ -47,8 +48,40 @@ describe('dispatch table', () => {
     expect(Object.values(Capability).filter((value) => typeof value === 'number')).toHaveLength(14);
   });
 
+  it('describes checks with the limits of the policy in force', () => {
+    const limits = {
+      maxDevices: 3,
+      maxBlockVolumes: 5,
+      maxAttachments: 7,
+      maxInterfaceIndex: 11,
+      maxQueues: 13,
+      maxForwardedPorts: 17,
+      maxVolumeIndex: 19,
+      maxMountsPerVmi: 23,
+      maxImagePathBytes: 29,
+    };
+    const entries = declareAll([...table, ...inspection]);
+    const textOf = (overrides: Partial<typeof limits>) => {
+      const described = describeAll(entries, createPolicy(overrides));
+      return new Map(described.map(({ method, checks }) => [method.split('.').at(-1), checks.join('; ')]));
+    };
+    const lowered = textOf(limits);
+    expect(lowered.get('Claim')).toMatch(/at most 3 devices.*at most 5 block volumes/);
+    expect(lowered.get('SetPolicy')).toContain('at most 5 block volumes');
+    expect(lowered.get('Apply')).toMatch(
+      /at most 7 attachments and 7 det.*index at most 11, queues at most 13/,
+    );
+    expect(lowered.get('Apply')).toContain('at most 17 forwarded ports');
+    expect(lowered.get('Connect')).toContain('a volume index up to 19');
+    expect(lowered.get('StatContainerDisks')).toContain('at most 20 volume_indexes, each at most 19');
+    expect(lowered.get('MountContainerDisks')).toMatch(
+      /at most 23 disks.*index is at most 19.*at most 29 bytes/,
+    );
+    expect(lowered.get('OpenContainerDisk')).toMatch(/index is at most 19.*at most 29 bytes/);
+  });
+
   it('describes each method with its declaration and checks', () => {
-    const described = describeAll(declareAll(table));
+    const described = describeAll(declareAll(table), createPolicy());
     const identify = described.find(({ method }) => method.endsWith('PodService.Identify'));
     expect(identify?.method).toBe('virtprivsep.privhelper.v1.PodService.Identify');
     expect(identify?.declaration?.deadlineMs).toBe(5000);
