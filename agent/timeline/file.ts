@@ -26,6 +26,8 @@ export class TimelineFile {
   }
 
   step({ vmi }: VmiTimeline, step: TimelineStep): void {
+    // It failed, and the log has it.
+    if (this.out.destroyed) return;
     if (this.out.writableLength < maxWaiting) {
       this.out.write(`${JSON.stringify({ ...vmi, ...step })}\n`);
       return;
