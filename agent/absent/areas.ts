@@ -7,7 +7,7 @@ import type { DownwardMetrics, MigrationProxy, NodeHooks } from '../reconcile/po
 import type { BackupTrackers } from '../reconcile/status/pass.js';
 
 /** Thrown for a VMI that asks for what this version does not do. */
-export class NotSupported extends Error {
+class NotSupported extends Error {
   override readonly name = 'NotSupported';
   constructor(what: string) {
     super(`${what} is not supported by this version`);

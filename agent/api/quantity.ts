@@ -52,7 +52,7 @@ export function formatQuantity(value: bigint, format: QuantityFormat): string {
   return scaled(value, 1024n, ['', 'Ki', 'Mi', 'Gi', 'Ti', 'Pi', 'Ei']);
 }
 
-export function decimalQuantity(value: bigint): string {
+function decimalQuantity(value: bigint): string {
   return scaled(value, 1000n, ['', 'k', 'M', 'G', 'T', 'P', 'E']);
 }
 

@@ -37,7 +37,7 @@ export function decodeCaConfigMap(value: JsonValue): CaConfigMap {
 }
 
 /** There is no bundle. The message says what is wrong with the config map. */
-export class NoCaBundle extends Error {
+class NoCaBundle extends Error {
   override readonly name = 'NoCaBundle';
 }
 
@@ -81,7 +81,7 @@ export class CaBundle {
 }
 
 /** Throws NoCaBundle unless all certificates in the text parse, and there is one. */
-export function countCertificates(text: string): number {
+function countCertificates(text: string): number {
   let count = 0;
   for (let at = text.indexOf(begin); at >= 0; at = text.indexOf(begin, at)) {
     const to = text.indexOf(end, at);

@@ -12,7 +12,7 @@ import { Fields, JsonShapeError } from '../json/fields.js';
 import { JsonTooLarge, type JsonValue, parseJson } from '../json/lossless.js';
 
 /** Largest Domain document that is read; the launcher's own limit for a message. Bytes. */
-export const maxDomainBytes = 4 * 1024 * 1024;
+const maxDomainBytes = 4 * 1024 * 1024;
 const limits = {
   disks: 1024,
   interfaces: 1024,

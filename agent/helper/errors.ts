@@ -34,20 +34,11 @@ export class HelperError extends Error {
     this.refused = failure?.refused ?? false;
     this.unchanged = failure?.unchanged ?? false;
   }
-
-  /** The same call may succeed later without anything being changed first. */
-  get retryable(): boolean {
-    return !this.refused && this.code !== Code.InvalidArgument && this.code !== Code.Unimplemented;
-  }
 }
 
 /** The helper does not answer: not running, restarting, or past the deadline. Repeating the call is right. */
 export class HelperUnavailable extends HelperError {
   override readonly name = 'HelperUnavailable';
-
-  override get retryable(): boolean {
-    return true;
-  }
 }
 
 function describe(call: string, message: string, failure: Failure | undefined): string {

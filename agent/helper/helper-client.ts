@@ -10,11 +10,7 @@ import {
   DeviceService,
   type SetPolicyRequestSchema,
 } from '../../gen/virtprivsep/privhelper/v1/device_pb.js';
-import {
-  type HealthResponse,
-  HelperService,
-  type MethodDescription,
-} from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
+import { type HealthResponse, HelperService } from '../../gen/virtprivsep/privhelper/v1/helper_pb.js';
 import { HotplugService, PlugKind, PlugOutcome } from '../../gen/virtprivsep/privhelper/v1/hotplug_pb.js';
 import {
   type ApplyRequestSchema,
@@ -97,13 +93,6 @@ export class HelperClient extends EventEmitter<{ restarted: [instanceId: string]
     this.instanceId = response.instanceId;
     if (before !== undefined && before !== response.instanceId) this.emit('restarted', response.instanceId);
     return response;
-  }
-
-  async describe(): Promise<MethodDescription[]> {
-    const { methods } = await this.call(HelperService.method.describe, (options) =>
-      this.helper.describe({}, options),
-    );
-    return methods;
   }
 
   /** States of all launcher pods, `synced`, then changes. Ends with an error when the stream breaks. */

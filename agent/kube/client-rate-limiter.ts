@@ -7,7 +7,7 @@ export interface RateLimit {
 }
 
 /** KubeVirt's default for virt-handler (pkg/virt-config). */
-export const defaultRateLimit: RateLimit = { qps: 50, burst: 100 };
+const defaultRateLimit: RateLimit = { qps: 50, burst: 100 };
 
 /** Limits the requests of this process to the API server; follows the KubeVirt CR at run time. */
 export class ClientRateLimiter {

@@ -6,8 +6,8 @@ import type { Timers } from './timers.js';
 export interface InformerHandler<T> {
   add(object: T): void;
   update(before: T, after: T): void;
-  /** `unseen`: the deletion was found by listing, so `object` is the last state known, not the last state. */
-  delete(object: T, unseen: boolean): void;
+  /** Where the deletion was found by listing, `object` is the last state known, not the last state. */
+  delete(object: T): void;
 }
 
 export interface InformerOptions<T extends KubeObject> extends ReflectorOptions<T> {
@@ -44,7 +44,7 @@ export class Informer<T extends KubeObject> {
     const sink: ReflectorSink<T> = {
       replace: (objects) => this.replace(objects),
       upsert: (object) => this.upsert(object),
-      remove: (object) => this.remove(object, false),
+      remove: (object) => this.remove(object),
     };
     const { decode, transform } = options;
     this.reflector = new Reflector(
@@ -67,12 +67,7 @@ export class Informer<T extends KubeObject> {
     return [...this.objects.values()];
   }
 
-  /** True once the first list is in the cache and the handlers have seen it. */
-  get hasSynced(): boolean {
-    return this.synced;
-  }
-
-  /** Resolves when `hasSynced` becomes true. */
+  /** Resolves once the first list is in the cache and the handlers have seen it. */
   whenSynced(): Promise<void> {
     return this.synced ? Promise.resolve() : new Promise((resolve) => this.syncWaiters.push(resolve));
   }
@@ -98,7 +93,7 @@ export class Informer<T extends KubeObject> {
 
   private replace(objects: readonly T[]): void {
     const present = new Set(objects.map(objectKey));
-    for (const [key, object] of this.objects) if (!present.has(key)) this.remove(object, true);
+    for (const [key, object] of this.objects) if (!present.has(key)) this.remove(object);
     for (const object of objects) this.upsert(object);
     this.synced = true;
     for (const resolve of this.syncWaiters.splice(0)) resolve();
@@ -112,8 +107,8 @@ export class Informer<T extends KubeObject> {
     else this.tellAll((handler) => handler.update(before, object));
   }
 
-  private remove(object: T, unseen: boolean): void {
-    if (this.objects.delete(objectKey(object))) this.tellAll((handler) => handler.delete(object, unseen));
+  private remove(object: T): void {
+    if (this.objects.delete(objectKey(object))) this.tellAll((handler) => handler.delete(object));
   }
 
   private tellAll(call: (handler: InformerHandler<T>) => void): void {

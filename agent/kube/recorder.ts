@@ -29,12 +29,10 @@ export interface RecorderOptions {
   readonly component: string;
   /** `source.host`: the node. */
   readonly host: string;
-  /** Reasons of events that describe a lasting state: repeated at most every 10 min. */
-  readonly stateReasons?: ReadonlySet<string>;
 }
 
-/** Events that the rules yield in every pass for as long as the state lasts. */
-export const defaultStateReasons: ReadonlySet<string> = new Set([
+/** Events that the rules yield in every pass for as long as the state lasts: repeated at most every 10 min. */
+const stateReasons: ReadonlySet<string> = new Set([
   'Migrated',
   'HotplugFailed',
   'SyncFailed',
@@ -83,7 +81,6 @@ export class KubeEventRecorder implements EventRecorder {
     if (this.stopping.signal.aborted) return;
     const at = this.options.timers.now();
     const occurrence = { object, type, reason, message: message.slice(0, maxMessage), at };
-    const { stateReasons = defaultStateReasons } = this.options;
     const key = identity(occurrence);
     const isState = stateReasons.has(reason);
     if (isState && at - (this.stateSentAt.get(key) ?? -Infinity) < stateIntervalMs) return;

@@ -20,8 +20,6 @@ export interface ReflectorOptions<T extends KubeObject> {
   readonly labelSelector?: string;
   readonly fieldSelector?: string;
   readonly decode: Decode<T>;
-  /** Called with every failed list or watch; expiry of a version is not one. */
-  readonly onFailure?: (error: unknown) => void;
 }
 
 /** Where a reflector puts what it sees. */
@@ -73,7 +71,7 @@ export class Reflector<T extends KubeObject> {
   }
 
   private async recover(error: unknown, signal: AbortSignal): Promise<void> {
-    const { logger, timers, onFailure } = this.options;
+    const { logger, timers } = this.options;
     if (!resumable(error)) this.version = undefined;
     const next = this.version === undefined ? 'listing' : 'watching';
     let pauseMs = this.backoff.next();
@@ -82,10 +80,7 @@ export class Reflector<T extends KubeObject> {
       pauseMs += error.retryAfter * 1000;
     }
     if (isExpired(error)) logger.info(`${this.what} expired, ${next} again in ${Math.round(pauseMs)} ms`);
-    else {
-      logger.warning(`${this.what} failed, ${next} again in ${Math.round(pauseMs)} ms`, error);
-      onFailure?.(error);
-    }
+    else logger.warning(`${this.what} failed, ${next} again in ${Math.round(pauseMs)} ms`, error);
     await sleep(timers, pauseMs, signal).catch(() => undefined); // Aborted: the loop ends.
   }
 

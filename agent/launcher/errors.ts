@@ -68,7 +68,7 @@ const escapes: Record<string, string> = {
 };
 
 /** A Go string literal as strconv.Quote writes it. */
-export function goQuote(text: string): string {
+function goQuote(text: string): string {
   let quoted = '';
   for (const char of text) quoted += quoteChar(char);
   return `"${quoted}"`;

@@ -15,7 +15,7 @@ export function isSecondary(network: VmiNetwork): boolean {
   return !!network.multus && network.multus.default !== true;
 }
 
-export function hashedPodInterface(network: string): string {
+function hashedPodInterface(network: string): string {
   return `pod${createHash('sha256').update(network).digest('hex').slice(0, 11)}`;
 }
 

@@ -125,7 +125,7 @@ function addressesOf(texts: readonly string[], family: 4 | 6): string[] {
  * behind masquerade, where its address means nothing outside; on the pod network it adds only addresses
  * that may leave a link.
  */
-export function mergeAddresses(
+function mergeAddresses(
   iface: VmiInterface,
   own: readonly string[],
   guest: readonly string[],

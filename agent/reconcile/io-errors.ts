@@ -8,7 +8,7 @@ interface Retry {
   failed: boolean;
 }
 
-export const ioErrorLimits = { initialWaitMs: 10_000, maxWaitMs: 180_000, maxResponseMs: 30_000 } as const;
+const ioErrorLimits = { initialWaitMs: 10_000, maxWaitMs: 180_000, maxResponseMs: 30_000 } as const;
 
 /**
  * Each update of a VM that is paused by an I/O error lets the launcher resume it. One that pauses again

@@ -39,7 +39,7 @@ export function isMigrationSource(vmi: Vmi): boolean {
   return isSet(target?.syncAddress) && isSet(target?.nodeAddress);
 }
 
-export function isMigrationCompleted(vmi: Vmi): boolean {
+function isMigrationCompleted(vmi: Vmi): boolean {
   return vmi.status.migrationState?.completed === true;
 }
 

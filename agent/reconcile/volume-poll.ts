@@ -15,7 +15,7 @@ export interface VolumePoll {
 }
 
 /** After 1, 2, 4, 8, 10, 10… s while nothing `changed`; a look in between does not move the next one. */
-export function nextVolumePoll(before: VolumePoll | undefined, changed: boolean, now: number): VolumePoll {
+function nextVolumePoll(before: VolumePoll | undefined, changed: boolean, now: number): VolumePoll {
   if (before === undefined || changed) return { waitMs: firstMs, dueAt: now + firstMs };
   if (now < before.dueAt) return before;
   const waitMs = Math.min(2 * before.waitMs, maxMs);

@@ -40,6 +40,4 @@ export interface Launcher {
   readonly pid: number;
   readonly uid: number;
   readonly gid: number;
-  /** Inode of the pidfd (pidfs, Linux 6.9): equal for equal processes, never reused; 0n where unknown. */
-  readonly pidfdInode: bigint;
 }

@@ -32,8 +32,6 @@ export interface RelayLimits {
 export interface RelayedConnection {
   /** A stream socket that Node can use. Its bytes are relayed from and to the connection. */
   readonly fd: number;
-  /** The guest's number (vsock(7)); 0 for a listener of another family. */
-  readonly cid: number;
 }
 
 /**

@@ -201,8 +201,6 @@ Result<Launcher> pin_launcher(int pods_dir, const PodUid& pod, const Deadline& d
   if (!mntns) return mntns.error();
   auto netns = network_namespace_of(peer->pidfd.get());
   if (!netns) return netns.error();
-  auto inode = inode_of_pidfd(peer->pidfd.get());
-  if (!inode) return inode.error();
   Launcher launcher;
   launcher.pidfd = std::move(peer->pidfd);
   launcher.mntns = std::move(*mntns);
@@ -210,7 +208,6 @@ Result<Launcher> pin_launcher(int pods_dir, const PodUid& pod, const Deadline& d
   launcher.pid = peer->pid;
   launcher.uid = peer->uid;
   launcher.gid = peer->gid;
-  launcher.pidfd_inode = *inode;
   return launcher;
 }
 

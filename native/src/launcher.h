@@ -23,7 +23,6 @@ struct Launcher {
   pid_t pid = 0;
   uid_t uid = 0;
   gid_t gid = 0;
-  uint64_t pidfd_inode = 0;  // on pidfs (Linux 6.9): unique for ever; 0 where unknown
 };
 
 // A connection and the process that had called listen() at its other end.

@@ -190,7 +190,6 @@ void deliver_arrivals(Addon& addon, Napi::Env env, uint64_t id, Result<std::vect
     auto callback = subscription->callback;
     Napi::Object object = Napi::Object::New(env);
     object.Set("fd", arrival.end.release());
-    object.Set("cid", arrival.peer);
     call_back(env, *callback, {object});
   }
   if (Addon::Subscription* subscription = addon.find(id); subscription != nullptr) subscription->resume();

@@ -39,7 +39,6 @@ Napi::Value launcher_object(Napi::Env env, Launcher& launcher) {
   object.Set("pidfd", launcher.pidfd.release());
   object.Set("mntns", launcher.mntns.release());
   object.Set("netns", launcher.netns.release());
-  object.Set("pidfdInode", Napi::BigInt::New(env, launcher.pidfd_inode));
   return object;
 }
 

@@ -20,7 +20,6 @@ export async function health(helper: Helper): Promise<MessageInitShape<typeof He
     instanceId: helper.instance.id,
     version: helper.instance.version,
     startedAtMs: BigInt(helper.instance.startedAt.getTime()),
-    pinnedPods: helper.pods.pinned,
     selinux: selinuxModes[helper.selinux.mode()],
   };
 }

@@ -37,7 +37,7 @@ export const levels: readonly Level[] = [
 export const socketsLevel = 3;
 
 /** Mask of the watches, inotify(7): coming and going of entries and of the directory itself. */
-export const watchMask = {
+const watchMask = {
   IN_MOVED_FROM: 0x40,
   IN_MOVED_TO: 0x80,
   IN_CREATE: 0x100,

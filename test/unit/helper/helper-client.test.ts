@@ -36,15 +36,14 @@ describe('errors', () => {
       errnoName: 'EACCES',
       refused: false,
       unchanged: true,
-      retryable: true,
     });
     expect((error as Error).message).toContain('PodService.Identify');
     expect((error as Error).message).toContain('EACCES');
   });
 
-  it('a refusal is not worth a retry', async () => {
+  it('say what is refused', async () => {
     fake.fail.set('identify', failure('cgroup of the peer', 'EPERM', true));
-    await expect(helper.identify(pod)).rejects.toMatchObject({ refused: true, retryable: false });
+    await expect(helper.identify(pod)).rejects.toMatchObject({ refused: true });
   });
 
   it('names the field at fault', () => {
@@ -53,7 +52,7 @@ describe('errors', () => {
       'PodService.Stat',
       new ConnectError('bad', Code.InvalidArgument, undefined, [detail]),
     );
-    expect(error).toMatchObject({ field: 'pod.pod_uid', retryable: false });
+    expect(error).toMatchObject({ field: 'pod.pod_uid' });
   });
 
   it('a helper that is down is HelperUnavailable, and the next call after its return works', async () => {
@@ -61,7 +60,6 @@ describe('errors', () => {
     await fake.kill();
     const error = await helper.health().catch((reason: unknown) => reason);
     expect(error).toBeInstanceOf(HelperUnavailable);
-    expect(error).toMatchObject({ retryable: true });
     await fake.start();
     await helper.identify(pod);
   });

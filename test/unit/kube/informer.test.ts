@@ -44,18 +44,13 @@ function recorder(seen: string[]): InformerHandler<KubeObject> {
 describe('Informer', () => {
   it('has synced only after the handlers have seen the first list', async () => {
     const { informer } = setup();
-    let syncedInHandler = true;
-    informer.addHandler({
-      ...recorder([]),
-      add: () => {
-        syncedInHandler = informer.hasSynced;
-      },
-    });
-    expect(informer.hasSynced).toBe(false);
+    const seen: string[] = [];
+    informer.addHandler(recorder(seen));
+    const synced = informer.whenSynced().then(() => seen.push('synced'));
     informer.start();
-    await informer.whenSynced();
-    expect(syncedInHandler).toBe(false);
-    expect(informer.hasSynced).toBe(true);
+    await synced;
+    expect(seen.length).toBeGreaterThan(1);
+    expect(seen.indexOf('synced')).toBe(seen.length - 1);
     await informer.stop();
   });
 

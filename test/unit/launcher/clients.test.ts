@@ -126,7 +126,7 @@ describe('get', () => {
   it('a helper that is down is told apart and everything goes on when it is back', async () => {
     await node.launch('pod-a', running);
     await node.fake.kill();
-    await expect(node.clients.get(vmi)).rejects.toMatchObject({ name: 'HelperUnavailable', retryable: true });
+    await expect(node.clients.get(vmi)).rejects.toMatchObject({ name: 'HelperUnavailable' });
     await node.fake.start();
     node.advance(1);
     await node.clients.getVerified(vmi);

@@ -83,7 +83,6 @@ export class FakeHelper implements DescriptorChannel {
       routes: (router) => {
         router.service(HelperService, {
           health: () => ({ instanceId: `instance-${this.instance}`, version: 'test' }),
-          describe: () => ({ methods: [] }),
         });
         router.service(PodService, {
           watch: (_, context) => this.watch(context.signal),

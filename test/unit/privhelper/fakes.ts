@@ -92,7 +92,6 @@ export class FakeLaunchers {
       pid: base,
       uid: this.uid,
       gid: 107,
-      pidfdInode: BigInt(base),
     };
   }
 
