@@ -1,6 +1,7 @@
 /**
  * The Domain as a launcher reports it (JSON of Go structs without tags, so the keys are the Go field
- * names). Only what the agent reads is named; see wire.md 6 of the specification for the encoding.
+ * names). Of the whole only the structures that the agent reads are named, of these also fields that nobody reads yet:
+ * those of migrations, backups and panics. See wire.md 6 of the specification for the encoding.
  */
 export type DomainLifecycle =
   | ''

@@ -4,7 +4,7 @@
  */
 import { X509Certificate } from 'node:crypto';
 import type { JsonValue } from '../json/lossless.js';
-import { isRecord } from '../kube/api-error.js';
+import { isRecord } from '../json/lossless.js';
 import { checkObject, type KubeObject } from '../kube/objects.js';
 import type { Logger } from '../log/log.js';
 

@@ -8,10 +8,12 @@ import {
 } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import type { PodFinder, PodRef } from '../api/pod-ref.js';
 import type { Vmi } from '../api/vmi.js';
+import { asError } from '../as-error.js';
+import type { Clock } from '../clock.js';
 import type { ClusterConfig } from '../cluster/config.js';
 import type { Logger } from '../log/log.js';
-import { asError, explained } from '../reconcile/errors.js';
-import type { Clock, DeviceOwnership, EventRecorder } from '../reconcile/ports.js';
+import { explained } from '../reconcile/errors.js';
+import type { DeviceOwnership, EventRecorder } from '../reconcile/ports.js';
 import { type HostDiskRequirement, ownershipRequirements, type Requirement } from './requirements.js';
 
 /** How long the socket of a virtiofs container may be late before that is an error. */

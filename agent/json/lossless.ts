@@ -13,6 +13,11 @@ export type JsonValue =
   | JsonValue[]
   | { [key: string]: JsonValue };
 
+/** Whether a value of a JSON document is an object. */
+export function isRecord(value: unknown): value is Record<string, JsonValue> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value) && !isLosslessNumber(value);
+}
+
 export class JsonTooLarge extends Error {
   override readonly name = 'JsonTooLarge';
 }

@@ -1,5 +1,4 @@
-import { isLosslessNumber } from 'lossless-json';
-import type { JsonValue } from '../json/lossless.js';
+import { isRecord, type JsonValue } from '../json/lossless.js';
 
 /** An answer of the API server that is not success. */
 export class ApiError extends Error {
@@ -58,8 +57,4 @@ export function apiErrorFrom(
     request,
     typeof seconds === 'number' && seconds >= 0 ? seconds : undefined,
   );
-}
-
-export function isRecord(value: unknown): value is Record<string, JsonValue> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value) && !isLosslessNumber(value);
 }

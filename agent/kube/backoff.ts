@@ -1,4 +1,4 @@
-import type { Clock } from '../reconcile/ports.js';
+import type { Clock } from '../clock.js';
 
 const firstMs = 800;
 const longestMs = 30_000;

@@ -1,4 +1,4 @@
-import type { Clock } from '../reconcile/ports.js';
+import type { Clock } from '../clock.js';
 import { TokenBucket } from './token-bucket.js';
 
 const baseDelayMs = 5;

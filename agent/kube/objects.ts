@@ -1,7 +1,7 @@
 /** What every object of the API has, and how it is checked on the way in. */
 import { isLosslessNumber } from 'lossless-json';
 import type { JsonValue } from '../json/lossless.js';
-import { isRecord } from './api-error.js';
+import { isRecord } from '../json/lossless.js';
 
 export interface KubeObject {
   readonly metadata: {

@@ -1,6 +1,7 @@
 import type { JsonValue } from '../json/lossless.js';
+import { isRecord } from '../json/lossless.js';
 import type { Logger } from '../log/log.js';
-import { ApiError, ApiUnavailable, apiErrorFrom, isExpired, isRecord } from './api-error.js';
+import { ApiError, ApiUnavailable, apiErrorFrom, isExpired } from './api-error.js';
 import { Backoff } from './backoff.js';
 import { jsonLines } from './json-lines.js';
 import type { Decode, KubeObject } from './objects.js';

@@ -1,4 +1,5 @@
 /** What is kept of the VMIs that have nothing to do with this node. */
+import { createMigrationTargetAnnotation, migrationTargetNodeLabel, nodeNameLabel } from '../api/names.js';
 import type { Vmi } from '../api/vmi.js';
 
 const migrationFields = [
@@ -11,8 +12,8 @@ const migrationFields = [
   'failed',
 ];
 const migrationSideFields = ['node', 'syncAddress', 'nodeAddress'];
-const keptLabels = ['kubevirt.io/nodeName', 'kubevirt.io/migrationTargetNodeName'];
-const keptAnnotations = ['kubevirt.io/create-migration-target'];
+const keptLabels = [nodeNameLabel, migrationTargetNodeLabel];
+const keptAnnotations = [createMigrationTargetAnnotation];
 
 /** Present on a VMI of which only a part was kept. Survives copying, unlike a symbol. */
 const slimMark = 'slim';

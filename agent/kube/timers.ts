@@ -1,5 +1,5 @@
 /** Time as the Kubernetes layer sees it, injected so that tests decide what passes. */
-import type { Clock } from '../reconcile/ports.js';
+import type { Clock } from '../clock.js';
 
 export interface Timers extends Clock {
   /** Calls `run` once after `ms`. The returned function cancels it; calling it late is harmless. */

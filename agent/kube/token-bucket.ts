@@ -1,4 +1,4 @@
-import type { Clock } from '../reconcile/ports.js';
+import type { Clock } from '../clock.js';
 
 /**
  * Token bucket that lends: a caller takes a token at once and waits until it would have been there, so

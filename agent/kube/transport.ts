@@ -5,7 +5,7 @@
 import { Agent as HttpAgent, request as httpRequest, type IncomingMessage } from 'node:http';
 import { Agent as HttpsAgent, request as httpsRequest, type RequestOptions } from 'node:https';
 import type { KubeConfig } from '@kubernetes/client-node';
-import type { Clock } from '../reconcile/ports.js';
+import type { Clock } from '../clock.js';
 import { ApiUnavailable } from './api-error.js';
 
 export interface HttpCall {

@@ -1,9 +1,9 @@
 /** VirtualMachineInstances as the API server stores them. */
+import { nodeNameLabel } from '../api/names.js';
 import type { Vmi } from '../api/vmi.js';
 import type { JsonValue } from '../json/lossless.js';
+import { isRecord } from '../json/lossless.js';
 import type { VmiApi } from '../reconcile/ports.js';
-import { nodeNameLabel } from '../reconcile/predicates.js';
-import { isRecord } from './api-error.js';
 import { checkObject } from './objects.js';
 import { apiVersion, vmiResource } from './resources.js';
 import type { RestClient } from './rest.js';

@@ -1,6 +1,8 @@
 import type { Domain } from '../api/domain.js';
 import type { PodFinder, PodRef } from '../api/pod-ref.js';
 import { type Vmi, type VmiRef, vmiKey } from '../api/vmi.js';
+import { asError } from '../as-error.js';
+import type { Clock } from '../clock.js';
 import {
   DifferingSocket,
   DifferingUid,
@@ -13,7 +15,6 @@ import type { LauncherPods } from '../helper/launcher-pods.js';
 import type { Logger } from '../log/log.js';
 import type { NotifyServer } from '../notify/server.js';
 import {
-  type Clock,
   ConnectHeldBack,
   GhostRecordConflict,
   type LauncherClient,
@@ -221,7 +222,7 @@ export class LauncherClients implements LauncherClientsPort, LauncherPodsPort, L
       return connected.client;
     } catch (reason) {
       if (reason instanceof GhostRecordConflict) throw reason;
-      const error = reason instanceof Error ? reason : new Error(String(reason));
+      const error = asError(reason);
       entry.backoff.failed(clock.now(), circumstances, error);
       log.object(ref).debug(`launcher not connected: ${explain(error)}`);
       throw error;

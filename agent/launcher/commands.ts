@@ -1,3 +1,7 @@
+/**
+ * The commands that a launcher answers. The protocol is here in full, so also what only the servers of consoles, guest
+ * operations and migrations will call.
+ */
 import type { DescMessage, DescMethodUnary, MessageShape } from '@bufbuild/protobuf';
 import {
   Cmd,

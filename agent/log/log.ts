@@ -1,5 +1,6 @@
 /** Log lines with the JSON keys that operators of KubeVirt grep for. */
 import { basename } from 'node:path';
+import { asError } from '../as-error.js';
 
 export type Level = 'debug' | 'info' | 'warning' | 'error';
 const rank: Record<Level, number> = { debug: 0, info: 1, warning: 2, error: 3 };
@@ -48,7 +49,7 @@ export function createLogger(options: LogOptions, fields: Record<string, unknown
         msg: message,
         pos: callSite(),
         timestamp: timestamp(options.now()),
-        ...(error === undefined ? {} : { reason: error instanceof Error ? error.message : String(error) }),
+        ...(error === undefined ? {} : { reason: asError(error).message }),
       }),
     );
   };

@@ -1,6 +1,6 @@
 /** How a work queue does, under the names of client-go's work queue metrics as KubeVirt exports them. */
+import type { Clock } from '../clock.js';
 import type { QueueObserver } from '../kube/workqueue.js';
-import type { Clock } from '../reconcile/ports.js';
 import { type Counter, exponentialBounds, type Gauge, type Histogram, type Registry } from './registry.js';
 
 /** The metrics that all queues of the process share; one label tells which queue. */

@@ -35,7 +35,7 @@ export interface AttachmentInput {
   readonly dhcp: DhcpRecord | undefined;
   readonly observed: ObserveResponse;
   readonly plugins: BindingPlugins;
-  /** Feature gate PortRanges. */
+  /** Feature gate PortRangesSpec. */
   readonly portRanges: boolean;
 }
 

@@ -1,9 +1,10 @@
 import { Code } from '@connectrpc/connect';
+import { asError } from '../as-error.js';
 import { HelperError, HelperUnavailable } from '../helper/errors.js';
 import { CriticalNetworkError } from '../reconcile/ports.js';
 
 export function critical(cause: unknown): CriticalNetworkError {
-  const message = cause instanceof Error ? cause.message : String(cause);
+  const message = asError(cause).message;
   return new CriticalNetworkError(`Critical network error: ${message}`, { cause });
 }
 

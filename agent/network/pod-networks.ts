@@ -6,6 +6,7 @@ import type {
 } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
 import { activePodsOnNode, type PodFinder, type PodRef } from '../api/pod-ref.js';
 import type { Vmi, VmiRef } from '../api/vmi.js';
+import { asError } from '../as-error.js';
 import type { Logger } from '../log/log.js';
 import type { PodNetworks } from '../reconcile/ports.js';
 import { attachmentOf, detachmentOf } from './attachment.js';
@@ -39,7 +40,7 @@ export interface PodNetworksOptions {
 
 export interface NetworkConfig {
   readonly plugins: BindingPlugins;
-  /** Feature gate PortRanges. */
+  /** Feature gate PortRangesSpec. */
   readonly portRanges: boolean;
 }
 
@@ -78,7 +79,7 @@ export class HelperPodNetworks implements PodNetworks {
     try {
       await this.#setup(vmi, networks);
     } catch (error) {
-      const message = error instanceof Error ? error.message : String(error);
+      const message = asError(error).message;
       throw new Error(`setup failed, err: ${message}`, { cause: error });
     }
   }

@@ -19,7 +19,7 @@ import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fromJson, type JsonValue as ProtoJson, toJson } from '@bufbuild/protobuf';
 import { type DhcpRecord, DhcpRecordSchema } from '../../gen/virtprivsep/privhelper/v1/network_pb.js';
-import { type JsonValue, parseJson, stringifyJson } from '../json/lossless.js';
+import { isRecord, parseJson, stringifyJson } from '../json/lossless.js';
 import type { Logger } from '../log/log.js';
 import { parseIp } from './ip.js';
 import type { VmiInterface } from './vmi-network.js';
@@ -149,7 +149,7 @@ function readBounded(path: string): string {
 
 function parseRecord(text: string): NetworkRecord {
   const value = parseJson(text, maxFileBytes);
-  if (!isObject(value)) throw new Error('not a JSON object');
+  if (!isRecord(value)) throw new Error('not a JSON object');
   // Old releases wrote one address only.
   const { iface, podIP, podIPs = podIP === undefined ? [] : [podIP], networkState = 0, podUID, dhcp } = value;
   if (!Array.isArray(podIPs) || podIPs.length > maxPodIps) throw new Error('field podIPs is no short list');
@@ -163,14 +163,10 @@ function parseRecord(text: string): NetworkRecord {
   return {
     phase,
     podIps,
-    ...(isObject(iface) && { iface: iface as unknown as VmiInterface }),
+    ...(isRecord(iface) && { iface: iface as unknown as VmiInterface }),
     ...(podUID !== undefined && { podUid: podUID }),
     ...(dhcp !== undefined && { dhcp: fromJson(DhcpRecordSchema, dhcp as ProtoJson) }),
   };
-}
-
-function isObject(value: JsonValue | undefined): value is { [key: string]: JsonValue } {
-  return typeof value === 'object' && value !== null && Object.getPrototypeOf(value) === Object.prototype;
 }
 
 function formatRecord(record: NetworkRecord): string {

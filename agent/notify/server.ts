@@ -14,9 +14,11 @@ import {
 import { PodListener } from '../../gen/virtprivsep/privhelper/v1/socket_pb.js';
 import type { Domain } from '../api/domain.js';
 import { type VmiRef, vmiKey } from '../api/vmi.js';
+import { asError } from '../as-error.js';
+import type { Clock } from '../clock.js';
 import type { HelperClient } from '../helper/helper-client.js';
 import type { Logger } from '../log/log.js';
-import type { Clock, EventRecorder, VmiStore } from '../reconcile/ports.js';
+import type { EventRecorder, VmiStore } from '../reconcile/ports.js';
 import { domainMismatch, domainOfEvent, eventMismatch, parseLauncherEvent, statusOfEvent } from './events.js';
 import { TokenBucket } from './rate-limit.js';
 
@@ -249,7 +251,7 @@ export class NotifyServer {
     try {
       message = handle();
     } catch (error) {
-      message = error instanceof Error ? error.message : String(error);
+      message = asError(error).message;
     }
     return create(ResponseSchema, { success: message === undefined, message: message ?? '' });
   }

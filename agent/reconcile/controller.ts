@@ -1,12 +1,13 @@
 /** The reconcile loop of one node (KubeVirt pkg/virt-handler/vm.go VirtualMachineController). */
 import type { Domain } from '../api/domain.js';
 import type { VmiRef } from '../api/vmi.js';
+import { asError } from '../as-error.js';
 import { cleanUp, type VmMemory } from './cleanup.js';
 import { type Branch, decide } from './decide.js';
 import { deleteVm, removeMovedVm } from './delete.js';
 import type { ControllerDeps } from './deps.js';
 import { EndedGuests } from './ended-guests.js';
-import { asError, IrrecoverableError } from './errors.js';
+import { IrrecoverableError } from './errors.js';
 import { domainUid, gate, mayDestroyMovedDomain } from './gates.js';
 import { IoErrorBackoff } from './io-errors.js';
 import { PanicCounter } from './panics.js';

@@ -1,7 +1,7 @@
 /** Deleting a domain that is off (KubeVirt pkg/virt-handler/vm.go processVmDelete). */
+import { asError } from '../as-error.js';
 import { type CleanupDeps, cleanUp } from './cleanup.js';
 import type { ControllerDeps } from './deps.js';
-import { asError } from './errors.js';
 import type { Pass } from './pass.js';
 import type { LauncherClient } from './ports.js';
 import { isAlive } from './predicates.js';

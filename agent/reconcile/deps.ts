@@ -1,9 +1,9 @@
 /** Everything that the reconcile loop is made of. */
+import type { Clock } from '../clock.js';
 import type { ClusterConfig } from '../cluster/config.js';
 import type { Logger } from '../log/log.js';
 import type { HostTopology } from './host-topology.js';
 import type {
-  Clock,
   ContainerDisks,
   DeviceOwnership,
   DomainStore,

@@ -1,4 +1,5 @@
 /** Errors of a pass that mean more than "try again". */
+import { asError } from '../as-error.js';
 import { CriticalNetworkError, LauncherError } from './ports.js';
 
 /** The firmware that the VMI asks for does not exist for its Secure Boot setting: the VMI fails. */
@@ -9,10 +10,6 @@ export class CriticalSecureBootError extends Error {
 /** The guest is lost: the VMI fails. */
 export class IrrecoverableError extends Error {
   override readonly name = 'IrrecoverableError';
-}
-
-export function asError(thrown: unknown): Error {
-  return thrown instanceof Error ? thrown : new Error(String(thrown));
 }
 
 /** The launcher's connection ended during the call. */

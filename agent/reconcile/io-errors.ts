@@ -1,5 +1,5 @@
 /** Back-off for guests that pause on I/O errors (KubeVirt pkg/virt-handler/retry_manager.go). */
-import type { Clock } from './ports.js';
+import type { Clock } from '../clock.js';
 
 interface Retry {
   lastRun: number;

@@ -1,7 +1,7 @@
 /**
- * What the reconcile loop needs from the rest of the agent. The loop knows these interfaces only; tests
- * give it recorded answers, the composition root gives it the real ones. Method names follow the side
- * effects that the golden vectors list.
+ * What the reconcile loop needs from the rest of the agent to have effects; of other rooms it uses pure functions and types
+ * only. Tests give it recorded answers, the composition root gives it the real ones. Method names follow the side effects
+ * that the golden vectors list.
  */
 import type { VirtualMachineOptions } from '../../gen/kubevirt/cmd/v1/cmd_pb.js';
 import type { Domain } from '../api/domain.js';
@@ -262,9 +262,4 @@ export type Actor = 'agent' | 'helper' | 'launcher' | 'api';
 /** Notes when each step of a VM's life happened. Steps come again on every pass; the first one counts. */
 export interface Timeline {
   mark(vmi: VmiRef, step: string, who: Actor): void;
-}
-
-export interface Clock {
-  /** Milliseconds since the epoch. */
-  now(): number;
 }

@@ -1,11 +1,8 @@
 /** Questions about a VMI and its domain that several rules ask. All pure. */
 import type { Domain } from '../api/domain.js';
+import { createMigrationTargetAnnotation, migrationTargetNodeLabel, nodeNameLabel } from '../api/names.js';
 import type { Phase, Vmi, VmiRef } from '../api/vmi.js';
 import { instant } from './time.js';
-
-export const nodeNameLabel = 'kubevirt.io/nodeName';
-export const migrationTargetNodeLabel = 'kubevirt.io/migrationTargetNodeName';
-export const createMigrationTargetAnnotation = 'kubevirt.io/create-migration-target';
 
 export function refOf(vmi: Vmi): VmiRef {
   return { namespace: vmi.metadata.namespace, name: vmi.metadata.name, uid: vmi.metadata.uid };

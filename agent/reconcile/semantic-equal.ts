@@ -4,6 +4,7 @@
  */
 import { isLosslessNumber } from 'lossless-json';
 import { quantityNanos } from '../api/quantity.js';
+import { isRecord } from '../json/lossless.js';
 import { instant } from './time.js';
 
 /** Fields whose text is a quantity. */
@@ -34,7 +35,7 @@ export function semanticEqual(a: unknown, b: unknown, key = ''): boolean {
       a.every((item, index) => semanticEqual(item, b[index], key))
     );
   }
-  if (isObject(a) && isObject(b)) {
+  if (isRecord(a) && isRecord(b)) {
     const keys = new Set([...Object.keys(a), ...Object.keys(b)]);
     return [...keys].every((name) => semanticEqual(a[name], b[name], name));
   }
@@ -45,7 +46,7 @@ function isZero(value: unknown): boolean {
   if (value === undefined || value === null || value === '' || value === false) return true;
   if (isNumber(value)) return Number(value.toString()) === 0;
   if (Array.isArray(value)) return value.length === 0;
-  return isObject(value) && Object.values(value).every(isZero);
+  return isRecord(value) && Object.values(value).every(isZero);
 }
 
 type NumberLike = number | bigint | { toString(): string; readonly isLosslessNumber: true };
@@ -69,8 +70,4 @@ function sameValue(a: string, b: string, key: string): boolean {
   if (!timeKey.test(key)) return false;
   const [instantA, instantB] = [instant(a), instant(b)];
   return instantA !== undefined && instantA === instantB;
-}
-
-function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value) && !isLosslessNumber(value);
 }

@@ -1,7 +1,7 @@
 /** Domains that are said to be starting up, and when their launcher is asked whether they still are. */
 import type { Domain } from '../api/domain.js';
 import type { Vmi } from '../api/vmi.js';
-import type { Clock } from './ports.js';
+import type { Clock } from '../clock.js';
 import { isMigrationTarget, isOwnedByNode, phaseOf } from './predicates.js';
 
 /** How long nothing is asked after the launcher said so, in milliseconds. */

@@ -1,7 +1,7 @@
 /** When a VMI with hotplugged volumes that are on their way is looked at again. */
 import type { Domain } from '../api/domain.js';
 import type { Vmi } from '../api/vmi.js';
-import type { Clock } from './ports.js';
+import type { Clock } from '../clock.js';
 import { semanticEqual } from './semantic-equal.js';
 
 const firstMs = 1000;

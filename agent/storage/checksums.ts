@@ -11,9 +11,9 @@ import { crc32 } from 'node:zlib';
 import { Code } from '@connectrpc/connect';
 import type { PodRef } from '../api/pod-ref.js';
 import type { VmiRef } from '../api/vmi.js';
+import type { Clock } from '../clock.js';
 import { HelperError } from '../helper/errors.js';
 import type { Logger } from '../log/log.js';
-import type { Clock } from '../reconcile/ports.js';
 
 const readPiece = promisify(read);
 

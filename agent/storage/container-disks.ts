@@ -7,9 +7,11 @@ import {
 } from '../../gen/virtprivsep/privhelper/v1/storage_pb.js';
 import type { PodRef } from '../api/pod-ref.js';
 import { type Vmi, type VmiRef, vmiKey } from '../api/vmi.js';
+import { asError } from '../as-error.js';
+import type { Clock } from '../clock.js';
 import { HelperError } from '../helper/errors.js';
 import type { Logger } from '../log/log.js';
-import type { Clock, ContainerDisks, DiskChecksums } from '../reconcile/ports.js';
+import type { ContainerDisks, DiskChecksums } from '../reconcile/ports.js';
 import type { ImageChecksums, ImageSource } from './checksums.js';
 
 /** How long a launcher's container disks may be late before that is an error. */
@@ -233,5 +235,5 @@ function failedOf(items: readonly { readonly field: string }[], error: unknown):
 }
 
 function message(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
+  return asError(error).message;
 }

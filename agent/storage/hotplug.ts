@@ -1,9 +1,10 @@
 /** Hot-plugged volumes of launcher pods (KubeVirt pkg/virt-handler/hotplug-disk/mount.go). */
 import type { PodRef } from '../api/pod-ref.js';
 import type { Vmi, VmiRef } from '../api/vmi.js';
+import { asError } from '../as-error.js';
 import { HelperError } from '../helper/errors.js';
 import type { Logger } from '../log/log.js';
-import { asError, explained } from '../reconcile/errors.js';
+import { explained } from '../reconcile/errors.js';
 import {
   type DevicePolicy,
   type HotplugVolumes,

@@ -1,6 +1,7 @@
 /** Brings a VMI's status up to date (KubeVirt pkg/virt-handler/vm.go updateVMIStatus). */
 import type { Domain } from '../../api/domain.js';
 import type { Vmi } from '../../api/vmi.js';
+import { asError } from '../../as-error.js';
 import { isGateOn } from '../../cluster/config.js';
 import { cloneJson } from '../../json/lossless.js';
 import { isDeleting, isRunning, refOf } from '../predicates.js';
@@ -127,7 +128,7 @@ async function enableBlockTracking(vmi: Vmi, domain: Domain | undefined, ports: 
     try {
       await ports.backupTrackers.requireRedefinition(ref, tracker.name);
     } catch (error) {
-      const message = error instanceof Error ? error.message : String(error);
+      const message = asError(error).message;
       throw new Error(`failed to mark tracker ${tracker.name} for checkpoint redefinition: ${message}`, {
         cause: error,
       });

@@ -4,10 +4,10 @@
  */
 import type { Domain } from '../../api/domain.js';
 import type { Vmi, VmiRef } from '../../api/vmi.js';
+import type { Clock } from '../../clock.js';
 import type { ClusterConfig } from '../../cluster/config.js';
 import type { Logger } from '../../log/log.js';
 import type {
-  Clock,
   ContainerDisks,
   EventType,
   HotplugVolumes,

@@ -1,8 +1,9 @@
 /** Mounting hotplugged volumes without holding up the rest of the VM. */
 import type { Vmi } from '../../api/vmi.js';
+import { asError } from '../../as-error.js';
 import type { VmMemory } from '../cleanup.js';
 import type { ControllerDeps } from '../deps.js';
-import { asError, joined } from '../errors.js';
+import { joined } from '../errors.js';
 import type { VmiPass } from '../pass.js';
 import { NotExist, VolumeFailed, WaitingForHotplugMount } from '../ports.js';
 

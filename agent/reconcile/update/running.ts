@@ -1,10 +1,11 @@
 /** What a running VM needs before it is synchronised (KubeVirt pkg/virt-handler/vm.go handleRunningVMI). */
 import type { Vmi } from '../../api/vmi.js';
+import { asError } from '../../as-error.js';
 import { networksForLiveUpdate } from '../../network/filters.js';
 import { interfaceStatuses, vmiInterfaces, vmiNetworks } from '../../network/vmi-network.js';
 import type { VmMemory } from '../cleanup.js';
 import type { ControllerDeps } from '../deps.js';
-import { asError, explained, joined } from '../errors.js';
+import { explained, joined } from '../errors.js';
 import type { VmiPass } from '../pass.js';
 import { type HotplugMountDeps, mountHotplugVolumes } from './hotplug-mount.js';
 import { sriovHotplugPending } from './sriov-hotplug.js';

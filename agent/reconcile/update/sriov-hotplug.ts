@@ -1,8 +1,8 @@
 /** When SR-IOV devices may be plugged into a running VM (KubeVirt pkg/util/ratelimiter executor). */
 import type { Vmi } from '../../api/vmi.js';
+import type { Clock } from '../../clock.js';
 import { containsInfoSource } from '../../network/infosource.js';
 import { interfaceStatuses, vmiInterfaces } from '../../network/vmi-network.js';
-import type { Clock } from '../ports.js';
 
 const firstStepMs = 3000;
 const factor = 1.8;

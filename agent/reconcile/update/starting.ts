@@ -1,5 +1,6 @@
 /** What a VM needs before its domain starts (KubeVirt pkg/virt-handler/vm.go handleStartingVMI). */
 import type { Vmi } from '../../api/vmi.js';
+import { isHotpluggable } from '../../devices/block-volumes.js';
 import { networksForStart } from '../../network/filters.js';
 import { vmiInterfaces, vmiNetworks } from '../../network/vmi-network.js';
 import type { ControllerDeps } from '../deps.js';
@@ -46,12 +47,7 @@ export async function prepareStart(deps: StartingDeps, pass: VmiPass, launcherVm
 
 /** A guest with hotpluggable volumes starts when all of them are in the pod. */
 export function hotplugVolumesReady(vmi: Vmi): boolean {
-  const hotpluggable = (vmi.spec.volumes ?? []).some(
-    ({ persistentVolumeClaim, dataVolume, memoryDump }) =>
-      persistentVolumeClaim?.hotpluggable === true ||
-      dataVolume?.hotpluggable === true ||
-      memoryDump?.hotpluggable === true,
-  );
+  const hotpluggable = (vmi.spec.volumes ?? []).some(isHotpluggable);
   if (!hotpluggable && (vmi.spec.utilityVolumes ?? []).length === 0) return true;
   const statuses = vmi.status.volumeStatus ?? [];
   return (

@@ -1,9 +1,10 @@
 /** Bringing a VM to what its VMI asks for (KubeVirt pkg/virt-handler/vm.go processVmUpdate). */
 import type { Domain } from '../../api/domain.js';
 import type { Vmi } from '../../api/vmi.js';
+import { asError } from '../../as-error.js';
 import { type CleanupDeps, cleanUp } from '../cleanup.js';
 import type { ControllerDeps } from '../deps.js';
-import { asError, CriticalSecureBootError } from '../errors.js';
+import { CriticalSecureBootError } from '../errors.js';
 import { preallocatedVolumes, virtualMachineOptions } from '../options.js';
 import type { VmiPass } from '../pass.js';
 import { ConnectHeldBack, GhostRecordConflict, type LauncherClient } from '../ports.js';
