@@ -15,7 +15,7 @@ import { everyMethod } from './calls.js';
 import { FuzzRun } from './run.js';
 import { World } from './world.js';
 
-const calls = Number(process.env['FUZZ_CALLS'] || 100_000);
+const calls = Number(process.env['FUZZ_CALLS'] || 60_000);
 const seed = Number(process.env['FUZZ_SEED'] || 1);
 /** For starting, for what follows the calls, and for a thousand of them on a slow machine. */
 const startMs = 120_000;

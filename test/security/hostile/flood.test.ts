@@ -17,7 +17,7 @@ const deadlineMs = 30_000;
 const limits = {
   maxConnections: 3,
   maxCalls: 12,
-  requestTimeoutMs: 3000,
+  requestTimeoutMs: 2000,
   maxPendingEvents: 16,
   maxWatches: 2,
 };
