@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <thread>
 
@@ -211,10 +212,17 @@ TEST(long_jobs_have_threads_of_their_own_and_end_with_the_pool) {
     auto pool = PrivilegedPool::start(1, kMask);
     if (!pool || !(*pool)->drop_user(64100, 64100, {}) || !(*pool)->lock_down(FilterProfile::kPrivileged)) return false;
     const int stopping = (*pool)->stopping_fd();
+    // Each kind has its own: what waits for a process does not keep a volume from being taken away.
+    constexpr PrivilegedPool::Lone kKinds[] = {PrivilegedPool::Lone::kProcess, PrivilegedPool::Lone::kVolume,
+                                               PrivilegedPool::Lone::kUnplug};
+    constexpr int kJobs = static_cast<int>(PrivilegedPool::kMaxAlone * std::size(kKinds));
+    std::atomic<int> begun{0};
+    std::promise<void> all_begun;
     std::atomic<int> ended{0};
     auto wait_for_stop = [&](PrivilegedPool& target, PrivilegedPool::Lone kind) {
       PrivilegedPool::Job job{bit(CAP_SYS_ADMIN), Deadline::after_ms(60000), nullptr, nullptr};
-      job.run = [&ended, stopping](Home&, const Deadline&) -> PrivilegedPool::Completion {
+      job.run = [&, stopping](Home&, const Deadline&) -> PrivilegedPool::Completion {
+        if (++begun == kJobs) all_begun.set_value();
         pollfd p{stopping, POLLIN, 0};
         bool good = current_capabilities()->effective == bit(CAP_SYS_ADMIN) && ::poll(&p, 1, 30000) == 1;
         return [&ended, good] { ended += good ? 1 : 100; };
@@ -224,17 +232,16 @@ TEST(long_jobs_have_threads_of_their_own_and_end_with_the_pool) {
       return submitted ? 0 : submitted.error().code;
     };
     bool good = true;
-    // Each kind has its own: what waits for a process does not keep a volume from being taken away.
-    constexpr PrivilegedPool::Lone kKinds[] = {PrivilegedPool::Lone::kProcess, PrivilegedPool::Lone::kVolume,
-                                               PrivilegedPool::Lone::kUnplug};
     for (auto kind : kKinds) {
       for (size_t i = 0; i < PrivilegedPool::kMaxAlone; ++i) good = good && wait_for_stop(**pool, kind) == 0;
       good = good && wait_for_stop(**pool, kind) == EAGAIN;
     }
     // The only thread of the pool is free all the time.
-    good = good && run(**pool, 0, 5000, [](Home&) {}) == 0;
+    good = good && run(**pool, 0, 30000, [](Home&) {}) == 0;
+    // One that has no thread yet would be called off by the end of the pool.
+    good = good && all_begun.get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready;
     pool->reset();
-    return good && ended == static_cast<int>(PrivilegedPool::kMaxAlone * std::size(kKinds));
+    return good && ended == kJobs;
   }));
 }
 
